@@ -1,0 +1,1 @@
+"""From the data people have to nnU-Net raw data sets that carry the contract."""

@@ -1,0 +1,1 @@
+"""Manifests of public data sets, shipped as readable TOML files."""

@@ -1,0 +1,52 @@
+"""Counts and Dice that know what was annotated, from the hard confusion matrix of a segmentation.
+
+For leaf c: tp = predicted c on {c}; fn = predicted something else on {c}; fp = predicted c where the label-set excludes
+c. Voxels whose larger label-set contains c count nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Counts(NamedTuple):
+    """Voxels per leaf, each an array `(C,)`."""
+
+    tp: np.ndarray
+    fp: np.ndarray
+    fn: np.ndarray
+    tn: np.ndarray
+
+
+def membership_matrix(sets: Sequence[Iterable[int]], num_leaves: int) -> np.ndarray:
+    """Bool `(K, C)`: which leaves are in which label-set."""
+    membership = np.zeros((len(sets), num_leaves), dtype=bool)
+    for row, labels in enumerate(sets):
+        membership[row, list(labels)] = True
+    return membership
+
+
+def hard_confusion(reference: np.ndarray, prediction: np.ndarray, num_values: int, num_leaves: int) -> np.ndarray:
+    """Number of voxels with a given reference value (or set index) and predicted leaf: int64 `(K, C)`."""
+    joint = reference.astype(np.int64).ravel() * num_leaves + prediction.ravel()
+    return np.bincount(joint, minlength=num_values * num_leaves).reshape(num_values, num_leaves)  # (K, C)
+
+
+def label_set_counts(confusion: np.ndarray, membership: np.ndarray) -> Counts:
+    """tp, fp, fn and tn of every leaf from the confusion matrix `(K, C)` of label-sets against predicted leaves."""
+    singleton = membership & (membership.sum(1, keepdims=True) == 1)  # (K, C)
+    total = confusion.sum(1, keepdims=True)  # (K, 1)
+    tp = (singleton * confusion).sum(0)
+    fn = (singleton * (total - confusion)).sum(0)
+    fp = (~membership * confusion).sum(0)
+    tn = (~membership * (total - confusion)).sum(0)
+    return Counts(tp, fp, fn, tn)
+
+
+def dice(counts: Counts) -> np.ndarray:
+    """Dice per leaf; NaN where the leaf is neither annotated nor wrongly predicted."""
+    size = 2 * counts.tp + counts.fp + counts.fn
+    return np.divide(2 * counts.tp, size, out=np.full(size.shape, np.nan), where=size > 0)

@@ -1,0 +1,1 @@
+"""nnU-Net trainers with label-set losses; point `nnUNet_extTrainer` at this folder."""
