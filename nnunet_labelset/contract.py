@@ -22,8 +22,8 @@ LabelSet = frozenset[int]
 class Contract:
     """Leaves, protocols and cases of a data set.
 
-    `leaf_names[c]` is the leaf with value `c`. `protocols[name][value]` is the label-set that `value` stands for; it has
-    an entry more than there are leaves if the data set declares nnU-Net's `ignore`, whose value is `num_leaves`.
+    `leaf_names[c]` is the leaf with value `c`. `protocols[name][value]` is the label-set that `value` stands for; there
+    is one more value than leaves if the data set declares nnU-Net's `ignore`, whose value is `num_leaves`.
     """
 
     leaf_names: tuple[str, ...]
@@ -122,9 +122,8 @@ class Contract:
         cases = {}
         for case, protocol in block["cases"].items():
             if not isinstance(protocol, str) or protocol not in protocols:
-                raise LabelSetError(
-                    f"case '{case}': unknown protocol {protocol!r} in {BLOCK}.cases{did_you_mean(str(protocol), protocols)}"
-                )
+                hint = did_you_mean(str(protocol), protocols)
+                raise LabelSetError(f"case '{case}': unknown protocol {protocol!r} in {BLOCK}.cases{hint}")
             cases[str(case)] = protocol
         return cls(leaf_names, protocols, cases, has_ignore)
 
@@ -147,7 +146,7 @@ def _read_labels(labels: Any) -> tuple[tuple[str, ...], bool]:
     for name, value in labels.items():
         if isinstance(value, (list, tuple)):
             raise LabelSetError(
-                f"label '{name}' is a region {value!r}: label-sets need plain labels; give every leaf a value of its own"
+                f"label '{name}' is a region {value!r}: label-sets need plain labels, one value for every leaf"
             )
         if isinstance(value, bool) or not isinstance(value, int):
             raise LabelSetError(f"Expected the value of label '{name}' to be an integer, but got {value!r}")

@@ -76,13 +76,14 @@ def find_dataset(dataset: str | int, variable: str = "nnUNet_raw") -> Path:
 
     `variable` is nnU-Net's name of the folder to look in: `nnUNet_raw`, `nnUNet_preprocessed` or `nnUNet_results`.
     """
-    if not str(dataset).isdigit():
+    dataset = str(dataset)
+    if not dataset.isdigit():
         if (Path(dataset) / "dataset.json").is_file():
             return Path(dataset)
-        if not str(dataset).startswith("Dataset") or os.sep in str(dataset):
+        if not dataset.startswith("Dataset") or os.sep in dataset:
             raise LabelSetError(f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder")
     root = nnunet_folder(variable)
-    pattern = f"Dataset{int(dataset):03d}_*" if str(dataset).isdigit() else str(dataset)
+    pattern = f"Dataset{int(dataset):03d}_*" if dataset.isdigit() else dataset
     found = sorted(path for path in root.glob(pattern) if path.is_dir())
     if not found:
         raise LabelSetError(f"{root}: no data set {dataset} (looked for {pattern})")
@@ -102,5 +103,5 @@ def case_files(folder: str | Path, file_ending: str) -> dict[str, Path]:
 
 def some(names: Iterable[object], most: int = 5) -> str:
     """A list of names for a message, cut after `most`."""
-    names = [str(name) for name in names]
-    return ", ".join(names[:most]) + (f", ... ({len(names)} in all)" if len(names) > most else "")
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:most]) + (f", ... ({len(shown)} in all)" if len(shown) > most else "")
