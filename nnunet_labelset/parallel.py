@@ -1,0 +1,56 @@
+"""Work on many cases in spawned processes, with a progress bar, and without leftovers when it is interrupted."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from tqdm import tqdm
+
+from nnunet_labelset.errors import LabelSetError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def default_processes() -> int:
+    """All cores that this process may use, at most nnU-Net's usual 8."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(8, cores)
+
+
+def map_parallel(
+    function: Callable[[Item], Result], items: Sequence[Item], processes: int, description: str
+) -> Iterator[tuple[Item, Result]]:
+    """`(item, function(item))` for every item, as they are finished.
+
+    One process means this process. A worker that the system kills (memory) is an error here, where
+    `multiprocessing.Pool` would wait for ever.
+    """
+    if processes < 1:
+        raise LabelSetError(f"Expected -np to be at least 1, but got {processes}")
+    bar = {"total": len(items), "desc": description, "unit": "case", "disable": None if items else True}
+    if min(processes, len(items)) <= 1:
+        for item in tqdm(items, **bar):
+            yield item, function(item)
+        return
+    executor = ProcessPoolExecutor(
+        min(processes, len(items)), multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent
+    )
+    try:
+        futures = {executor.submit(function, item): item for item in items}
+        for future in tqdm(as_completed(futures), **bar):
+            yield futures[future], future.result()
+    except BrokenProcessPool:
+        raise LabelSetError(f"{description}: a worker process died, perhaps out of memory: try a smaller -np") from None
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_interrupts_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,91 @@
+"""The files of an nnU-Net raw data set, in its folders or listed in place by `dataset.json`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import case_files
+
+TRAINING, TEST = "training", "test"
+INCOMPLETE = ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
+
+
+@dataclass(frozen=True)
+class RawCase:
+    """One case: its images by channel, its label map (which may not exist) and, if the data set keeps one, its mask."""
+
+    name: str
+    part: str
+    images: tuple[Path, ...]
+    label: Path | None
+    mask: Path | None = None
+
+
+def file_ending(dataset_json: Mapping[str, Any]) -> str:
+    ending = dataset_json.get("file_ending")
+    if not isinstance(ending, str) or not ending:
+        raise LabelSetError(f"Expected 'file_ending' in dataset.json to be such as '.nii.gz', but got {ending!r}")
+    return ending
+
+
+def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCase]:
+    """Training and test cases of a raw data set, sorted by name, training first.
+
+    Training cases are found as nnU-Net finds them: the key `dataset` of `dataset.json` if it is there, else imagesTr.
+    A test case needs an image or a label map. Nothing is read, so files that are listed may be missing.
+    """
+    folder = Path(folder)
+    ending = file_ending(dataset_json)
+    listed = dataset_json.get("dataset")
+    if listed is None:
+        training = _folder_cases(folder, ending, "Tr", TRAINING)
+    else:
+        training = [_listed_case(folder, str(name), entry) for name, entry in sorted(dict(listed).items())]
+    return training + _folder_cases(folder, ending, "Ts", TEST)
+
+
+def image_files(folder: str | Path, ending: str) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Images `{case}_{channel}{ending}` by case, and the files of that ending that are not named so."""
+    images: dict[str, list[Path]] = {}
+    strays = []
+    for stem, path in case_files(folder, ending).items():
+        if re.fullmatch(r".+_\d{4}", stem):
+            images.setdefault(stem[:-5], []).append(path)
+        else:
+            strays.append(path)
+    return images, strays
+
+
+def _folder_cases(folder: Path, ending: str, suffix: str, part: str) -> list[RawCase]:
+    images, _ = image_files(folder / f"images{suffix}", ending)
+    labels = case_files(folder / f"labels{suffix}", ending)
+    masks = case_files(folder / f"masks{suffix}", ending)
+    names = sorted(images if part == TRAINING else {*images, *labels})
+    missing = folder / f"labels{suffix}" if part == TRAINING else None
+    return [
+        RawCase(
+            name,
+            part,
+            tuple(images.get(name, ())),
+            labels.get(name, missing / f"{name}{ending}" if missing else None),
+            masks.get(name),
+        )
+        for name in names
+    ]
+
+
+def _listed_case(folder: Path, name: str, entry: Any) -> RawCase:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("label"), str) or not entry.get("images"):
+        raise LabelSetError(f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a file)")
+    return RawCase(
+        name,
+        TRAINING,
+        tuple(folder / os.path.expandvars(str(image)) for image in entry["images"]),
+        folder / os.path.expandvars(entry["label"]),
+    )

@@ -1,0 +1,197 @@
+"""`nnunet_labelset verify`: what nnU-Net's own integrity check misses, all problems in one go."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.case_facts import CaseFacts, read_case
+from nnunet_labelset.contract import BLOCK, VERSION, Contract
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import case_files, find_dataset, read_json, some
+from nnunet_labelset.findings import Findings
+from nnunet_labelset.parallel import default_processes, map_parallel
+from nnunet_labelset.raw_dataset import INCOMPLETE, TEST, TRAINING, RawCase, file_ending, image_files, raw_cases
+from nnunet_labelset.verify_annotations import check_annotations
+
+
+def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:
+    """Errors and warnings of the raw data set in `folder`, one line each."""
+    found = Findings(folder)
+    if (folder / INCOMPLETE).exists() or not (folder / "dataset.json").is_file():
+        what = "has no dataset.json" if not (folder / "dataset.json").is_file() else f"has the marker {INCOMPLETE}"
+        found.error(
+            folder.name,
+            f"incomplete: it {what}; run the same 'nnunet_labelset convert' (or 'merge') again",
+        )
+    if not (folder / "dataset.json").is_file():
+        return found.errors, found.warnings
+    dataset_json = read_json(folder / "dataset.json")
+    contract = _read_contract(dataset_json, found)
+    try:
+        cases = raw_cases(folder, dataset_json)
+    except LabelSetError as error:
+        found.error("dataset.json", str(error).removeprefix("dataset.json, "))
+        return found.errors, found.warnings
+    _check_names(folder, dataset_json, cases, contract, found)
+    facts: dict[RawCase, CaseFacts] = dict(map_parallel(read_case, cases, processes, "reading"))
+    facts = {case: facts[case] for case in cases}  # the order of the cases, not of the workers
+    channels = len(dataset_json.get("channel_names") or ())
+    for case, fact in facts.items():
+        for path, text in fact.problems:
+            found.error(path, text)
+        if case.images and fact.images_readable and fact.channels != channels:
+            found.error(
+                case.images[0],
+                f"case '{case.name}' has {fact.channels} channel(s), but channel_names in dataset.json lists "
+                f"{channels}: add or remove files {case.name}_XXXX, or correct channel_names",
+            )
+    _check_duplicates(facts, found)
+    if contract is not None:
+        check_annotations(contract, dataset_json, facts, found)
+    _check_preprocessed(folder, dataset_json, found)
+    return found.errors, found.warnings
+
+
+def _read_contract(dataset_json: Mapping[str, Any], found: Findings) -> Contract | None:
+    """The contract of what is sound in `dataset.json`, so that one mistake does not hide the others."""
+
+    def attempt(protocols: Mapping[str, Any], cases: Mapping[str, Any], **block: Any) -> Contract | None:
+        parts = {"version": VERSION, "protocols": protocols, "cases": cases, **block}
+        try:
+            return Contract.from_dataset_json({"labels": dataset_json.get("labels"), BLOCK: parts})
+        except LabelSetError as error:
+            found.error("dataset.json", str(error))
+            return None
+
+    if attempt({}, {}) is None:
+        return None  # without labels nothing else can be said about values
+    block = dataset_json.get(BLOCK)
+    if not isinstance(block, Mapping):
+        try:
+            Contract.from_dataset_json(dataset_json)
+        except LabelSetError as error:
+            found.error("dataset.json", str(error))
+        return attempt({}, {})
+    rest = {key: value for key, value in block.items() if key not in ("protocols", "cases")}
+    attempt({}, {}, **{"version": None, **rest})
+    protocols, cases = block.get("protocols"), block.get("cases")
+    if not isinstance(protocols, Mapping) or not isinstance(cases, Mapping):
+        attempt(protocols, cases)  # type: ignore[arg-type]
+        return attempt({}, {})
+    sound: dict[str, Any] = {}
+    for name, protocol in protocols.items():
+        values = protocol if isinstance(protocol, Mapping) else {}
+        bad = [value for value, leaves in values.items() if attempt({name: {value: leaves}}, {}) is None]
+        if isinstance(protocol, Mapping) or attempt({name: protocol}, {}) is not None:
+            sound[name] = {value: leaves for value, leaves in values.items() if value not in bad}
+    known = {case: name for case, name in cases.items() if attempt(sound, {case: name}) is not None}
+    return attempt(sound, known)
+
+
+def _check_names(
+    folder: Path, dataset_json: Mapping[str, Any], cases: list[RawCase], contract: Contract | None, found: Findings
+) -> None:
+    """Which files there are, against `dataset.json`."""
+    for key in ("channel_names", "numTraining"):
+        if key not in dataset_json:
+            found.error("dataset.json", f"'{key}' is missing: nnU-Net needs it")
+    training = {case.name: case for case in cases if case.part == TRAINING}
+    test = {case.name: case for case in cases if case.part == TEST}
+    expected = dataset_json.get("numTraining", len(training))
+    if expected != len(training):
+        found.error("dataset.json", f"numTraining is {expected}, but there are {len(training)} training cases: set it")
+    ending = file_ending(dataset_json)
+    for suffix, names in (("Tr", training), ("Ts", test)):
+        if suffix == "Tr" and "dataset" in dataset_json:
+            continue
+        for path in image_files(folder / f"images{suffix}", ending)[1]:
+            found.error(
+                path, f"not named {{case}}_XXXX{ending}: nnU-Net would misread the case; add the channel, _0000"
+            )
+        for name, path in case_files(folder / f"labels{suffix}", ending).items():
+            if name not in names or not names[name].images:
+                found.warning(path, f"label map without image: add images{suffix}/{name}_0000{ending} or remove it")
+    for name in sorted(set(training) & set(test)):
+        file = found.name((test[name].images or (test[name].label or name,))[0])
+        found.error(f"case '{name}'", f"in training and test alike ({file}): remove one of them")
+    if contract is None or not isinstance(dataset_json.get(BLOCK), Mapping):
+        return
+    declared = dataset_json[BLOCK].get("cases") or {}
+    for name, case in training.items():
+        if name not in declared:
+            found.error(case.label or name, f"case '{name}' has no protocol: add it to {BLOCK}.cases in dataset.json")
+    without = [case for name, case in test.items() if case.label and name not in declared]
+    if without:
+        found.warning(
+            f"{len(without)} test label map(s)",
+            f"no protocol for {some(case.name for case in without)}: 'evaluate' cannot know what they annotate; "
+            f"add them to {BLOCK}.cases in dataset.json",
+        )
+    for name in declared:
+        if name not in training and name not in test:
+            found.error("dataset.json", f"{BLOCK}.cases lists '{name}', but there is no such case: remove or rename it")
+    for name in sorted(set(contract.protocols) - set(contract.cases.values())):
+        found.warning("dataset.json", f"protocol '{name}' is used by no case: remove it, or give it its cases")
+
+
+def _check_duplicates(facts: Mapping[RawCase, CaseFacts], found: Findings) -> None:
+    same: defaultdict[str, list[RawCase]] = defaultdict(list)
+    for case, fact in facts.items():
+        if fact.image_hash:
+            same[fact.image_hash].append(case)
+    for copies in same.values():
+        names = sorted({case.name for case in copies})
+        parts = Counter(case.part for case in copies)
+        if len(names) == 1:
+            continue  # one name in training and test is reported by name
+        where = copies[0].images[0]
+        if len(parts) == 2:
+            found.error(where, f"the same image is in training and test: {some(names)}: remove it from one of them")
+        elif len({facts[case].label_hash for case in copies}) == 1:
+            found.error(where, f"the same image and label map twice, as {some(names)}: keep one")
+        else:
+            found.warning(
+                where,
+                f"the same image with different label maps, as {some(names)}: if on purpose, keep them in one fold "
+                f"with 'nnunet_labelset splits --subject'",
+            )
+
+
+def _check_preprocessed(folder: Path, dataset_json: Mapping[str, Any], found: Findings) -> None:
+    """The trainer reads the copy of dataset.json that nnU-Net made when it planned."""
+    root = os.environ.get("nnUNet_preprocessed")  # noqa: SIM112  (nnU-Net's name)
+    copy = Path(root) / folder.resolve().name / "dataset.json" if root else None
+    if copy is None or not copy.is_file():
+        return
+    stale = [key for key in ("labels", BLOCK) if read_json(copy).get(key) != dataset_json.get(key)]
+    if stale:
+        found.warning(
+            str(copy),
+            f"{' and '.join(stale)} differ from the raw data set: plan and preprocess again, or copy dataset.json",
+        )
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
+    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> None:
+    given = Path(args.d)
+    # A folder that `convert` was writing when it was killed may have no dataset.json yet.
+    unfinished = not args.d.isdigit() and any((given / name).exists() for name in (INCOMPLETE, "imagesTr", "labelsTr"))
+    folder = given if unfinished else find_dataset(args.d)
+    errors, warnings = verify(folder, args.np)
+    for title, lines in (("errors", errors), ("warnings", warnings)):
+        if lines:
+            print(f"{title} ({len(lines)})")
+            print("".join(f"  {line}\n" for line in lines), end="")
+    counts = f"{len(errors)} error(s), {len(warnings)} warning(s)"
+    if errors:
+        raise LabelSetError(f"{folder.resolve().name}: {counts}, listed above")
+    print(f"{folder.resolve().name}: {counts}")
