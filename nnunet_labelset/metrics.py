@@ -35,15 +35,25 @@ def hard_confusion(reference: np.ndarray, prediction: np.ndarray, num_values: in
     return np.bincount(joint, minlength=num_values * num_leaves).reshape(num_values, num_leaves)  # (K, C)
 
 
-def label_set_counts(confusion: np.ndarray, membership: np.ndarray) -> Counts:
-    """tp, fp, fn and tn of every leaf from the confusion matrix `(K, C)` of label-sets against predicted leaves."""
-    singleton = membership & (membership.sum(1, keepdims=True) == 1)  # (K, C)
-    total = confusion.sum(1, keepdims=True)  # (K, 1)
-    tp = (singleton * confusion).sum(0)
-    fn = (singleton * (total - confusion)).sum(0)
-    fp = (~membership * confusion).sum(0)
-    tn = (~membership * (total - confusion)).sum(0)
-    return Counts(tp, fp, fn, tn)
+def label_set_counts(confusion: np.ndarray, membership: np.ndarray, regions: np.ndarray | None = None) -> Counts:
+    """tp, fp, fn and tn of every leaf from the confusion matrix `(K, C)` of label-sets against predicted leaves.
+
+    With `regions`, bool `(R, C)`, the same of unions of leaves: a voxel is in the union if its label-set lies inside,
+    not in it if its label-set has no leaf of it, and counts nowhere otherwise. The default, one region per leaf, is the
+    rule for leaves.
+    """
+    if regions is None:
+        regions = np.eye(membership.shape[1], dtype=bool)
+    inside = membership.astype(np.int64) @ ~regions.T == 0  # (K, R)
+    outside = membership.astype(np.int64) @ regions.T == 0  # (K, R)
+    predicted = confusion @ regions.T  # (K, R)
+    other = confusion.sum(1, keepdims=True) - predicted  # (K, R)
+    return Counts(
+        *(
+            (rows * voxels).sum(0)
+            for rows, voxels in ((inside, predicted), (outside, predicted), (inside, other), (outside, other))
+        )
+    )
 
 
 def dice(counts: Counts) -> np.ndarray:
