@@ -1,0 +1,182 @@
+"""`nnunet_labelset experiment`: the runnable scripts of a whole study, for one machine and for a SLURM cluster.
+
+The defaults are the study of the paper (arXiv 2107.03846): four methods, ten networks each on random splits (90 % / 10 %),
+the probabilities of the ten averaged, the first method as the baseline of the statistics.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.experiment_scripts import HEAD, RUN_BODY, RUN_HELP, SLURM_BODY, SLURM_HELP, assignments
+from nnunet_labelset.files import case_files, check_name, find_dataset, nnunet_folder, read_json, write_text
+from nnunet_labelset.trainer_path import trainers_folder
+
+PAPER = ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice")
+PLANNERS = {
+    "nnUNetPlans": "ExperimentPlanner",
+    "nnUNetResEncUNetMPlans": "nnUNetPlannerResEncM",
+    "nnUNetResEncUNetLPlans": "nnUNetPlannerResEncL",
+    "nnUNetResEncUNetXLPlans": "nnUNetPlannerResEncXL",
+}
+
+
+def parse_folds(words: Sequence[str]) -> list[str]:
+    """Folds from words such as `0 1 2`, `0-9` or `all`, each once, in the order given."""
+    folds: list[str] = []
+    for word in words:
+        span = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+        if span is None and word != "all":
+            raise LabelSetError(f"-f {word}: expected fold numbers, a range such as 0-9, or all")
+        if span is None:
+            folds.append(word)
+            continue
+        first, last = int(span[1]), int(span[2] or span[1])
+        if last < first or last >= 1000:
+            raise LabelSetError(f"-f {word}: expected a range from low to high, below 1000")
+        folds += map(str, range(first, last + 1))
+    return list(dict.fromkeys(folds))
+
+
+def known_trainers() -> set[str]:
+    """Names of the classes in nnU-Net's and this plugin's trainer folders.
+
+    Read as text: importing nnU-Net's trainers takes many seconds, and a typing error should cost less than that.
+    """
+    spec = find_spec("nnunetv2")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    folders = [Path(spec.submodule_search_locations[0], "training", "nnUNetTrainer"), Path(trainers_folder())]
+    sources = (path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
+    return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+
+
+def write_experiment(
+    dataset: str,
+    output: Path,
+    trainers: Sequence[str],
+    folds: Sequence[str],
+    configuration: str = "3d_fullres",
+    plans: str = "nnUNetPlans",
+    num_gpus: int = 1,
+    device: str = "cuda",
+    checkpoint: str = "checkpoint_final.pth",
+    images: Path | None = None,
+    references: Path | None = None,
+    cap: float | None = None,
+    command: str = "",
+) -> tuple[Path, Path]:
+    """Check the study and write `run.sh` and `submit_slurm.sh` into `output`; returns their paths."""
+    folder = find_dataset(dataset)
+    raw = nnunet_folder("nnUNet_raw").resolve()
+    if folder.resolve().parent != raw or not re.fullmatch(r"Dataset\d{3}_.+", folder.name):
+        raise LabelSetError(f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})")
+    contents = read_json(folder / "dataset.json")
+    Contract.from_dataset_json(contents)
+    if configuration == "3d_cascade_fullres":
+        raise LabelSetError("-c 3d_cascade_fullres: not possible here, because it needs the predictions of 3d_lowres")
+    if num_gpus < 1 or (num_gpus > 1 and device != "cuda"):
+        raise LabelSetError(f"-num_gpus {num_gpus} -device {device}: expected 1, or more than 1 only with cuda")
+    images = (images or folder / "imagesTs").resolve()
+    references = (references or folder / "labelsTs").resolve()
+    ending = str(contents.get("file_ending", ".nii.gz"))
+    for path, flag in ((images, "-i"), (references, "-r")):
+        if not case_files(path, ending):
+            raise LabelSetError(f"{path}: no {ending} files to test on: give the folder with {flag}")
+    known = known_trainers()
+    for trainer in trainers:
+        if trainer not in known:
+            hint = did_you_mean(trainer, known)
+            raise LabelSetError(f"-tr {trainer}: no such trainer" + (hint if "did you mean" in hint else ""))
+    if len(set(trainers)) < len(trainers):
+        raise LabelSetError(f"-tr {' '.join(trainers)}: a trainer is named twice")
+    output = output.resolve()
+    numbers = [int(fold) for fold in folds if fold != "all"]
+    variables = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
+    # A line break in a name must not end the comment.
+    head = f"{HEAD}# Written by: {' '.join((command or 'nnunet_labelset experiment').split())}\n"
+    run = assignments({name: str(nnunet_folder(name).resolve()) for name in variables}, export=True) + assignments(
+        {
+            "study": str(output),
+            "dataset": folder.name,
+            "dataset_id": int(folder.name[7:10]),
+            "configuration": check_name(configuration, "configuration"),
+            "plans": check_name(plans, "plans"),
+            "planner": PLANNERS.get(plans, ""),
+            "trainers": trainers,
+            "folds": folds,
+            "split_options": ("--random", max(numbers, default=0) + 1, "--val-fraction", "0.1"),
+            "num_gpus": num_gpus,
+            "device": device,
+            "checkpoint": check_name(checkpoint, "checkpoint"),
+            "images": str(images),
+            "references": str(references),
+            "cap": "" if cap is None else f"{cap:g}",
+            "keep_probabilities": 0,
+        }
+    )
+    counts: dict[str, str | int] = {"study": str(output), "num_gpus": num_gpus}
+    counts |= {"num_trainers": len(trainers), "num_networks": len(trainers) * len(folds)}
+    scripts = output / "run.sh", output / "submit_slurm.sh"
+    write_text(scripts[0], head + RUN_HELP + "\n" + run + RUN_BODY)
+    write_text(scripts[1], head + SLURM_HELP + "\n" + assignments(counts) + SLURM_BODY)
+    return scripts
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("-d", required=True, metavar="DATASET", help="data set: id, name or folder in nnUNet_raw")
+    add("-o", required=True, type=Path, metavar="FOLDER", help="folder of the study: scripts, predictions, results")
+    add("-c", default="3d_fullres", metavar="CONFIGURATION", help="default: 3d_fullres")
+    add("-p", default="nnUNetPlans", metavar="PLANS", help="plans; default: nnUNetPlans")
+    add(
+        "-tr",
+        nargs="+",
+        default=[f"nnUNetTrainer{name}" for name in PAPER],
+        metavar="TRAINER",
+        help="trainers to compare, the baseline first; default: the four of the paper",
+    )
+    add(
+        "-f",
+        nargs="+",
+        default=["0-9"],
+        metavar="FOLD",
+        help="folds: numbers, ranges (0-9) or all; default: 0-9",
+    )
+    add("-num_gpus", type=int, default=1, help="GPUs of one training (nnU-Net's DDP); default: 1")
+    add("-device", choices=("cuda", "cpu", "mps"), default="cuda", help="default: cuda")
+    add("-chk", default="checkpoint_final.pth", help="checkpoint that predicts; default: checkpoint_final.pth")
+    add("-i", type=Path, metavar="FOLDER", help="test images; default: imagesTs of the data set")
+    add("-r", type=Path, metavar="FOLDER", help="references of the test images; default: labelsTs of the data set")
+    add("--cap", type=float, metavar="MM", help="cap of HD95 in evaluate (the paper: 57.6)")
+    parser.epilog = "Then: bash FOLDER/run.sh on one machine, or bash FOLDER/submit_slurm.sh [sbatch options]."
+
+
+def run(args: argparse.Namespace) -> None:
+    folds = parse_folds(args.f)
+    words = ["nnunet_labelset", "experiment", "-d", args.d, "-c", args.c, "-p", args.p, "-tr", *args.tr, "-f", *args.f]
+    scripts = write_experiment(
+        dataset=args.d,
+        output=args.o,
+        trainers=args.tr,
+        folds=folds,
+        configuration=args.c,
+        plans=args.p,
+        num_gpus=args.num_gpus,
+        device=args.device,
+        checkpoint=args.chk,
+        images=args.i,
+        references=args.r,
+        cap=args.cap,
+        command=" ".join(shlex.quote(str(word)) for word in words),
+    )
+    print(f"{len(args.tr)} trainers x {len(folds)} folds = {len(args.tr) * len(folds)} networks")
+    print(f"on one machine:  bash {shlex.quote(str(scripts[0]))}")
+    print(f"on a cluster:    bash {shlex.quote(str(scripts[1]))} --partition=... --time=...")
