@@ -1,0 +1,169 @@
+"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every leaf is annotated."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import find_dataset, read_json, write_text
+from nnunet_labelset.raw_dataset import TEST, TRAINING, raw_cases
+from nnunet_labelset.tables import column_of_cases
+
+FORMATS = {"text": ".txt", "markdown": ".md", "csv": ".csv"}
+PICTURES = (".png", ".pdf", ".svg")
+WIDEST = 120  # a text table that is wider has the leaves in its rows
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """One group: its number of cases, and in how many of them each foreground leaf is annotated."""
+
+    part: str
+    group: str
+    cases: int
+    counts: Mapping[str, int]
+
+
+def coverage_table(
+    contract: Contract,
+    cases: Iterable[str] | None = None,
+    groups: Mapping[str, str] | None = None,
+    part: str = "",
+) -> list[CoverageRow]:
+    """Rows of Table 1 for `cases` (default: all of the contract), and a row of sums if there are several groups.
+
+    `groups` says to which group a case belongs; without it, that is its protocol.
+    A leaf counts as annotated where `Contract.annotated` says so. Background is left out.
+    """
+    members: dict[str, list[str]] = {protocol: [] for protocol in contract.protocols} if groups is None else {}
+    chosen = list(contract.cases if cases is None else cases)
+    contract.require_cases(chosen)
+    for case in chosen:
+        group = contract.protocol_of(case) if groups is None else groups.get(case, "(no entry)")
+        members.setdefault(group, []).append(case)
+    members = {group: names for group, names in members.items() if names}
+    if len(members) > 1:
+        members[ALL] = chosen
+    return [CoverageRow(part, group, len(names), _foreground(contract, names)) for group, names in members.items()]
+
+
+def _foreground(contract: Contract, cases: Sequence[str]) -> dict[str, int]:
+    counts = contract.coverage(cases)
+    return {leaf: counts[leaf] for leaf in contract.leaf_names[1:]}
+
+
+def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
+    """The table as `text`, `markdown` or `csv`, with a newline at the end."""
+    if style not in FORMATS:
+        raise LabelSetError(f"Expected the format to be one of {', '.join(FORMATS)}, but got {style!r}")
+    if not rows:
+        return "no cases\n"
+    head = [*(["part"] if any(row.part for row in rows) else []), "group", "cases"]
+    cells = [[*head, *rows[0].counts]]
+    for row in rows:
+        names = [row.part, row.group] if len(head) == 3 else [row.group]
+        cells.append([*names, str(row.cases), *(str(count) for count in row.counts.values())])
+    if style == "csv":
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(cells)
+        return text.getvalue()
+    if style == "markdown":
+        rule = ["---" if name in ("part", "group") else "---:" for name in cells[0]]
+        lines = [cells[0], rule, *cells[1:]]
+        return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    text_table = _align(cells, len(head) - 1)
+    if max(map(len, text_table.splitlines())) > WIDEST:
+        text_table = _align([list(column) for column in zip(*cells, strict=True)], 1)
+    return text_table
+
+
+def _align(cells: Sequence[Sequence[str]], names: int) -> str:
+    """Columns under headings that are broken at `_`; the first `names` columns to the left, numbers to the right."""
+    heading = [cell.split("_") if column >= names else [cell] for column, cell in enumerate(cells[0])]
+    height = max(map(len, heading))
+    lines = [[([""] * (height - len(parts)) + parts)[row] for parts in heading] for row in range(height)]
+    lines += [list(line) for line in cells[1:]]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
+    lines.insert(height, ["-" * width for width in widths])
+    return "".join(
+        "  ".join(
+            cell.ljust(width) if column < names else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        + "\n"
+        for line in lines
+    )
+
+
+def describe_label_sets(contract: Contract) -> str:
+    """One line for every value that stands for several leaves: what a count of 0 in the table may mean."""
+    lines = []
+    for protocol, sets in contract.protocols.items():
+        for value, labels in zip(contract.value_names, sets, strict=True):
+            if 1 < len(labels) < contract.num_leaves:
+                leaves = ", ".join(contract.leaf_names[leaf] for leaf in sorted(labels))
+                lines.append(f"  {protocol}: {value} = {{{leaves}}}\n")
+    return "label-sets (their leaves do not count as annotated):\n" + "".join(lines) if lines else ""
+
+
+def dataset_coverage(
+    folder: Path,
+    contract: Contract,
+    dataset_json: Mapping[str, Any],
+    table: str | None = None,
+    column: str | None = None,
+) -> list[CoverageRow]:
+    """Rows for the training cases of a raw data set, and for its test cases as far as they have a protocol."""
+    cases = raw_cases(folder, dataset_json)
+    training = [case.name for case in cases if case.part == TRAINING]
+    if not training:
+        raise LabelSetError(f"{folder}: no training cases: expected images in imagesTr")
+    test = [case.name for case in cases if case.part == TEST and case.label and case.name in contract.cases]
+    groups = column_of_cases(table, column, training + test) if table and column else None
+    rows = coverage_table(contract, training, groups, TRAINING if test else "")
+    return rows + (coverage_table(contract, test, groups, TEST) if test else [])
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
+    parser.add_argument("--table", metavar="FILE", help="table of the cases (.tsv or .csv), such as participants.tsv")
+    parser.add_argument("--group-by", metavar="COLUMN", help="group by this column of --table (default: by protocol)")
+    parser.add_argument("--format", choices=FORMATS, help="of the table (default: by the ending of -o, else text)")
+    parser.add_argument("-o", metavar="FILE", help="write there instead of on screen; .png, .pdf, .svg: a picture")
+
+
+def run(args: argparse.Namespace) -> None:
+    if bool(args.table) != bool(args.group_by):
+        raise LabelSetError("--table and --group-by belong together: the file, and the column that names the groups")
+    folder = find_dataset(args.d)
+    dataset_json = read_json(folder / "dataset.json")
+    contract = Contract.from_dataset_json(dataset_json)
+    rows = dataset_coverage(folder, contract, dataset_json, args.table, args.group_by)
+    ending = Path(args.o).suffix.lower() if args.o else ""
+    if ending in PICTURES:
+        from nnunet_labelset.coverage_picture import draw_coverage  # matplotlib only where a picture is wanted
+
+        draw_coverage(rows, args.o, folder.resolve().name)
+        print(f"wrote {args.o}")
+        return
+    style = args.format or next((name for name, suffix in FORMATS.items() if suffix == ending), None)
+    if args.o and style is None:
+        raise LabelSetError(
+            f"-o {args.o}: expected an ending of {', '.join((*FORMATS.values(), *PICTURES))}, or --format"
+        )
+    text = format_table(rows, style or "text")
+    if style in (None, "text") and (legend := describe_label_sets(contract)):
+        text += f"\n{legend}"
+    if args.o:
+        write_text(args.o, text)
+        print(f"wrote {args.o}")
+    else:
+        print(text, end="")

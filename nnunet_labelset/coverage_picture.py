@@ -1,0 +1,59 @@
+"""Coverage as a picture: one cell for each group and leaf, darker where more of the cases are annotated."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nnunet_labelset.coverage import CoverageRow
+
+
+def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> None:
+    """Write the picture; one hue from light to dark, so that it reads without colour vision and in print."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    leaves = list(rows[0].counts)
+    counts = np.array([[row.counts[leaf] for leaf in leaves] for row in rows])  # (rows, leaves)
+    share = counts / np.array([[row.cases] for row in rows])
+    names = [f"{row.part + ': ' if row.part else ''}{row.group} ({row.cases})" for row in rows]
+    columns = [leaf.replace("_", "\n") for leaf in leaves]
+    upright = len(leaves) > 20  # many leaves read better in rows
+    if upright:
+        counts, share, names, columns = counts.T, share.T, [leaf.replace("_", " ") for leaf in leaves], names
+    margin = 0.085 * max(map(len, names)) + 0.3
+    size = (margin + 0.85 * len(columns) + 0.2, 1.2 + 0.42 * len(names) + (1.0 if upright else 0.3))
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(columns)), columns, rotation=60 if upright else 0, ha="left" if upright else "center")
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False, labelsize=9)
+    axes.set_xticks(np.arange(-0.5, len(columns)), minor=True)
+    axes.set_yticks(np.arange(-0.5, len(names)), minor=True)
+    axes.tick_params(which="minor", length=0)
+    axes.grid(which="minor", color="white", linewidth=2)
+    for row, column in np.ndindex(counts.shape):
+        colour = "white" if share[row, column] > 0.55 else "black"
+        axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, fontsize=9)
+    for index in range(1, len(rows)):
+        if rows[index].part != rows[index - 1].part:
+            (axes.axvline if upright else axes.axhline)(index - 0.5, color="black", linewidth=1)
+    axes.set_title(f"{title}: cases in which each leaf is annotated", fontsize=10, loc="left")
+    axes.spines[:].set_visible(False)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.parent)
+    os.close(handle)
+    try:
+        figure.savefig(temporary, dpi=150)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
