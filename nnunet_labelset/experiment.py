@@ -1,7 +1,7 @@
 """`nnunet_labelset experiment`: the runnable scripts of a whole study, for one machine and for a SLURM cluster.
 
-The defaults are the study of the paper (arXiv 2107.03846): four methods, ten networks each on random splits (90 % / 10 %),
-the probabilities of the ten averaged, the first method as the baseline of the statistics.
+The defaults are the study of the paper (arXiv 2107.03846): four methods, ten networks each on random splits of 90 % and
+10 %, the probabilities of the ten averaged, the first method as the baseline of the statistics.
 """
 
 from __future__ import annotations

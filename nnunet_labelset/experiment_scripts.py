@@ -78,7 +78,7 @@ prepare() {
     splits="$({ grep -o '"train"' "$preprocessed/splits_final.json" || true; } | wc -l)"
     for fold in "${folds[@]}"; do
         if [[ "$fold" != all && "$fold" -ge "$splits" ]]; then
-            fail "fold $fold: only $((splits)) splits in $preprocessed/splits_final.json: nnunet_labelset splits writes more"
+            fail "fold $fold: $preprocessed/splits_final.json has $((splits)) splits: see nnunet_labelset splits"
         fi
     done
 }
@@ -250,17 +250,20 @@ SLURM_HELP = """\
 
 SLURM_BODY = r"""
 submit() {
-    sbatch --parsable --kill-on-invalid-dep=yes --output="$study/logs/%x_%A_%a.txt" "$@" | cut -d ';' -f 1
+    sbatch --parsable --kill-on-invalid-dep=yes --output="$study/logs/%x_%j.txt" "$@" | cut -d ';' -f 1
+}
+submit_array() {
+    submit --array="0-$(($1 - 1))" --output="$study/logs/%x_%A_%a.txt" "${@:2}"
 }
 
 mkdir -p "$study/logs"
 prepare="$(submit --job-name=prepare --cpus-per-task=8 "$@" "$study/run.sh" prepare)"
-train="$(submit --job-name=train --array="0-$((num_networks - 1))" --gres="gpu:$num_gpus" \
+train="$(submit_array "$num_networks" --job-name=train --gres="gpu:$num_gpus" \
     --cpus-per-task="$((12 * num_gpus))" --dependency="afterok:$prepare" "$@" "$study/run.sh" array train)"
 # aftercorr: a network predicts as soon as it is trained, whatever the others do.
-predict="$(submit --job-name=predict --array="0-$((num_networks - 1))" --gres=gpu:1 \
+predict="$(submit_array "$num_networks" --job-name=predict --gres=gpu:1 \
     --cpus-per-task=8 --dependency="aftercorr:$train" "$@" "$study/run.sh" array predict)"
-ensemble="$(submit --job-name=ensemble --array="0-$((num_trainers - 1))" \
+ensemble="$(submit_array "$num_trainers" --job-name=ensemble \
     --cpus-per-task=8 --dependency="afterok:$predict" "$@" "$study/run.sh" array ensemble)"
 finish="$(submit --job-name=finish --cpus-per-task=2 --dependency="afterok:$ensemble" "$@" "$study/run.sh" finish)"
 echo "submitted: prepare $prepare, train $train, predict $predict, ensemble $ensemble, finish $finish"
