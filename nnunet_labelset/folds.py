@@ -1,0 +1,152 @@
+"""Folds and random splits: stratified by protocol, subjects together, every leaf trained on in every split."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.errors import LabelSetError
+
+SEED = 12345  # nnU-Net's own
+ATTEMPTS = 20
+Split = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Cases that must stay together, their protocols and the leaves that they annotate."""
+
+    cases: tuple[str, ...]
+    stratum: tuple[str, ...]
+    leaves: frozenset[str]
+
+
+def subjects_of(contract: Contract, cases: Iterable[str], subject: Mapping[str, str] | None = None) -> list[Subject]:
+    """Subjects in the order of their first case; a case that `subject` leaves out is a subject of its own."""
+    members: dict[tuple[bool, str], list[str]] = defaultdict(list)
+    for case in sorted(cases):
+        named = subject is not None and case in subject
+        members[named, subject[case] if subject is not None and named else case].append(case)
+    return [
+        Subject(
+            tuple(names),
+            tuple(sorted(contract.protocol_of(case) for case in names)),
+            frozenset(leaf for case in names for leaf in contract.annotated(case)),
+        )
+        for names in members.values()
+    ]
+
+
+def always_trained(subjects: Sequence[Subject]) -> list[Subject]:
+    """Subjects that alone annotate some leaf: without them in training nothing could be learnt about it."""
+    annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)
+    return [subject for subject in subjects if any(annotating[leaf] == 1 for leaf in subject.leaves)]
+
+
+def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split]:
+    """Cross-validation: every subject is validated once, but for those of `always_trained`."""
+    if k < 2:
+        raise LabelSetError(f"Expected -k to be at least 2, but got {k}")
+    kept = always_trained(subjects)
+    free = [subject for subject in subjects if subject not in kept]
+    if len(free) < k:
+        why = f" ({len(kept)} more must always be trained on)" if kept else ""
+        raise LabelSetError(
+            f"{k} folds are impossible with {len(free)} subject(s){why}: choose a smaller -k or --random"
+        )
+    safe = frozenset(leaf for subject in kept for leaf in subject.leaves)
+    for attempt in range(ATTEMPTS):
+        folds: list[list[Subject]] = [[] for _ in range(k)]
+        order = _shuffled(free, f"{seed}/{attempt}")
+        for subject in sorted(order, key=lambda subject: -len(subject.cases)):  # small subjects even out the sizes
+            folds[min(range(k), key=lambda i: (_count(folds[i], subject.stratum), _size(folds[i])))].append(subject)
+        if _spread_leaves(folds, safe):
+            return [_split(subjects, fold) for fold in folds]
+    raise LabelSetError(
+        f"no {k} folds were found that all train on every leaf, because too few subjects annotate some leaves: "
+        "choose a larger -k or --random"
+    )
+
+
+def _spread_leaves(folds: list[list[Subject]], safe: frozenset[str]) -> bool:
+    """Move subjects until no fold holds all that annotate some leaf, `safe` leaves apart; False if that fails.
+
+    Dealing gives two subjects of a stratum to two folds, so that only subjects that are alone in their stratum can
+    be in the way. Moves that would make a stratum less even are not considered.
+    """
+
+    def captured() -> int:
+        present = Counter(leaf for fold in folds for leaf in {leaf for subject in fold for leaf in subject.leaves})
+        return sum(number == 1 and leaf not in safe for leaf, number in present.items())
+
+    while (now := captured()) > 0:
+        moves: list[tuple[int, int, int, Subject, list[Subject], list[Subject]]] = []
+        for source, target in permutations(folds, 2):
+            for subject in list(source) if len(source) > 1 else []:
+                if _count(source, subject.stratum) > _count(target, subject.stratum):
+                    source.remove(subject)
+                    target.append(subject)
+                    sizes = [_size(fold) for fold in folds]
+                    moves.append((captured(), max(sizes) - min(sizes), len(moves), subject, source, target))
+                    target.remove(subject)
+                    source.append(subject)
+        if not moves or min(moves)[0] >= now:
+            return False
+        *_, subject, source, target = min(moves, key=lambda move: move[:3])
+        source.remove(subject)
+        target.append(subject)
+    return True
+
+
+def random_splits(subjects: Sequence[Subject], number: int, fraction: float, seed: int = SEED) -> list[Split]:
+    """Independent random splits, as in the paper (10, validating 0.1 of the cases).
+
+    Subjects are drawn one by one from the stratum that is furthest from its share, never the last one of a leaf.
+    """
+    if number < 1:
+        raise LabelSetError(f"Expected --random to be at least 1, but got {number}")
+    if not 0 < fraction < 1:
+        raise LabelSetError(f"Expected --val-fraction to be between 0 and 1, but got {fraction}")
+    return [_random_split(subjects, fraction, f"{seed}/{index}") for index in range(number)]
+
+
+def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Split:
+    strata: dict[tuple[str, ...], list[Subject]] = defaultdict(list)
+    for subject in _shuffled(subjects, seed):
+        strata[subject.stratum].append(subject)
+    share = {stratum: fraction * len(members) for stratum, members in strata.items()}
+    annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)
+    wanted = fraction * _size(subjects)
+    validation: list[Subject] = []
+    while _size(validation) < wanted - 0.5 or not validation:
+        possible = [s for s, members in strata.items() if members and all(annotating[x] > 1 for x in members[0].leaves)]
+        if not possible or len(validation) == len(subjects) - 1:
+            break
+        subject = strata[max(possible, key=lambda stratum: share[stratum] - _count(validation, stratum))].pop()
+        annotating.subtract(subject.leaves)
+        validation.append(subject)
+    if not validation:
+        raise LabelSetError("nothing can be validated: each subject is the only one that annotates some leaf")
+    return _split(subjects, validation)
+
+
+def _shuffled(subjects: Sequence[Subject], seed: str) -> list[Subject]:
+    return random.Random(seed).sample(list(subjects), len(subjects))
+
+
+def _count(fold: Sequence[Subject], stratum: tuple[str, ...]) -> int:
+    return sum(subject.stratum == stratum for subject in fold)
+
+
+def _size(fold: Sequence[Subject]) -> int:
+    return sum(len(subject.cases) for subject in fold)
+
+
+def _split(subjects: Sequence[Subject], validation: Sequence[Subject]) -> Split:
+    val = {case for subject in validation for case in subject.cases}
+    train = [case for subject in subjects for case in subject.cases if case not in val]
+    return {"train": sorted(train), "val": sorted(val)}
