@@ -1,0 +1,75 @@
+"""Case lists: CSV (or TSV) files with one row per case, for what differs from case to case."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.dataset_conversion.manifest import leaf_set
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.raw_dataset import TEST, TRAINING
+
+COLUMNS = ("case", "source", "part", "annotated")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case; what a cell leaves empty is None and follows the source."""
+
+    case: str
+    where: str
+    source: str | None
+    part: str | None
+    annotated: LabelSet | None
+    files: dict[str, Path]  # "image:T2w", "label", "mask"
+
+
+def read_case_list(
+    path: Path, leaves: tuple[str, ...], channels: tuple[str, ...] = (), folder: Path | None = None
+) -> dict[tuple[str | None, str], Row]:
+    """Rows of a case list by (source, case); with `channels`, the columns image, label and mask are read as well."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
+            lines = list(reader)
+            columns = list(reader.fieldnames or ())
+    except FileNotFoundError:
+        raise LabelSetError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise LabelSetError(f"{path}: not readable as a table: {error}") from None
+    images = {"image": channels[0]} if len(channels) == 1 else {f"image_{channel}": channel for channel in channels}
+    known = [*COLUMNS, *images, *(("label", "mask") if channels else ())]
+    for column in columns:
+        if column not in known:
+            raise LabelSetError(f"{path}: unknown column '{column}'{did_you_mean(column, known)}")
+    for column in ["case", *images]:
+        if column not in columns:
+            raise LabelSetError(f"{path}: expected a column '{column}' in the first line, but got {', '.join(columns)}")
+    rows: dict[tuple[str | None, str], Row] = {}
+    for number, line in enumerate(lines, start=2):
+        where = f"{path}, line {number}"
+        if None in line or None in line.values():
+            raise LabelSetError(f"{where}: expected {len(columns)} cells: put texts with commas in quotes")
+        cells = {column: (line.get(column) or "").strip() for column in known}
+        if not cells["case"]:
+            raise LabelSetError(f"{where}: no case name")
+        if cells["part"] not in ("", TRAINING, TEST):
+            raise LabelSetError(f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'")
+        names = tuple(leaves) if cells["annotated"] == "all" else tuple(re.split(r"[;\s]+", cells["annotated"]))
+        files = {f"image:{channel}": cells[column] for column, channel in images.items()}
+        files |= {role: cells[role] for role in ("label", "mask") if channels}
+        key = (cells["source"] or None, cells["case"])
+        if key in rows:
+            raise LabelSetError(f"{where}: case '{cells['case']}' was listed before")
+        rows[key] = Row(
+            cells["case"],
+            where,
+            cells["source"] or None,
+            cells["part"] or None,
+            leaf_set([name for name in names if name], leaves, f"{where}: annotated") if cells["annotated"] else None,
+            {role: (folder or path.parent) / name for role, name in files.items() if name},
+        )
+    return rows

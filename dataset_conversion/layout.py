@@ -1,0 +1,79 @@
+"""Find the files of the cases in a folder by patterns with a `{case}` placeholder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from nnunet_labelset.errors import LabelSetError
+
+TOKENS = re.compile(r"(\{case\}|\{structure\}|\*\*/|\*)")
+
+
+def pattern_regex(pattern: str, case: str = "[^/]+") -> re.Pattern[str]:
+    """A pattern of relative paths as a regular expression with the groups `case` and `structure`.
+
+    `*` stands for any part of a name, `**/` for any number of folders. A placeholder that is repeated must repeat.
+    """
+    groups = {"{case}": f"(?P<case>{case})", "{structure}": "(?P<structure>[^/]+)"}
+    wildcards = {"*": "[^/]*", "**/": "(?:[^/]+/)*"}
+    parts, seen = [], set()
+    for token in TOKENS.split(pattern):
+        if token in groups:
+            parts.append(f"(?P={token[1:-1]})" if token in seen else groups[token])
+            seen.add(token)
+        else:
+            parts.append(wildcards.get(token) or re.escape(token))
+    return re.compile("".join(parts))
+
+
+def list_files(folder: Path, depth: int | None = None) -> list[str]:
+    """Relative paths with `/` of all files below `folder`, sorted; hidden files (`._x`) and folders are left out.
+
+    Links to folders are followed, each folder once. `depth` limits how many folders deep to look.
+    """
+
+    def stop(error: OSError) -> None:
+        raise LabelSetError(f"{error.filename}: not readable: {error.strerror}")
+
+    if not folder.is_dir():
+        raise LabelSetError(f"{folder}: no such folder")
+    found, visited = [], set()
+    for current, folders, files in os.walk(folder, onerror=stop, followlinks=True):
+        real = os.path.realpath(current)
+        relative = Path(current).relative_to(folder)
+        if real in visited or (depth is not None and len(relative.parts) >= depth):
+            folders.clear()
+        if real in visited:
+            continue
+        visited.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [(relative / name).as_posix() for name in files if not name.startswith(".")]
+    return sorted(found)
+
+
+def find_cases(
+    folder: Path, roles: Mapping[str, Sequence[str]], case: str = "[^/]+", exclude: Iterable[str] = ()
+) -> dict[str, dict[str, list[list[Path]]]]:
+    """Files by case and role: one list of files for every pattern of the role that found some, preferred ones first.
+
+    A pattern with `{structure}` gives roles `label:liver`, `label:spleen`, ... for the role `label`.
+    """
+    patterns = [pattern for chosen in roles.values() for pattern in chosen]
+    depth = None if any("**" in pattern for pattern in patterns) else max(pattern.count("/") for pattern in patterns)
+    excluded = [pattern_regex(pattern) for pattern in exclude]
+    files = [name for name in list_files(folder, depth) if not any(regex.fullmatch(name) for regex in excluded)]
+    cases: dict[str, dict[str, list[list[Path]]]] = {}
+    for role, chosen in roles.items():
+        for pattern in chosen:
+            regex = pattern_regex(pattern, case)
+            found: dict[tuple[str, str], list[Path]] = {}
+            for match in filter(None, map(regex.fullmatch, files)):
+                structure = match.groupdict().get("structure")
+                key = f"{role}:{structure}" if structure else role
+                found.setdefault((match["case"], key), []).append(folder / match.string)
+            for (name, key), paths in found.items():
+                cases.setdefault(name, {}).setdefault(key, []).append(paths)
+    return dict(sorted(cases.items()))

@@ -1,0 +1,49 @@
+"""The closing words of `convert` and `merge`: what was noticed, the coverage table, the next command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nnunet_labelset.dataset_conversion.writer import Written
+from nnunet_labelset.files import some
+from nnunet_labelset.raw_dataset import TEST, TRAINING
+
+
+def summary(written: Written, folder: Path, notes: list[tuple[str, str]]) -> str:
+    by_kind: dict[str, list[str]] = {}
+    for case, note in [*notes, *written.notes]:
+        kind, _, detail = note.partition(" (")
+        by_kind.setdefault(kind, []).append(detail.rstrip(")") or case)
+    parts = list(written.parts.values())
+    lines = [f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"]
+    if written.resumed:
+        lines.append(f"{written.resumed} of them were already there from a run that had been stopped")
+    lines += [f"skipped: {text}" for text in written.skipped]
+    lines += [f"note: {kind}: {some(list(dict.fromkeys(cases)))}" for kind, cases in by_kind.items()]
+    unlabelled = [case for case in written.parts if case not in written.contract.cases]
+    if unlabelled:
+        lines.append(f"note: test cases without label map: {some(unlabelled)}")
+    number = int(folder.name[len("Dataset") : len("Dataset") + 3])
+    lines += [
+        "",
+        *_coverage(written),
+        "",
+        "next:",
+        f"  nnUNetv2_plan_and_preprocess -d {number} --verify_dataset_integrity",
+    ]
+    return "\n".join(lines)
+
+
+def _coverage(written: Written) -> list[str]:
+    """Cases in which each leaf is annotated, by part and source: the paper's Table 1."""
+    contract = written.contract
+    leaves = contract.leaf_names
+    groups: dict[tuple[str, str], list[str]] = {}
+    for case, part in written.parts.items():
+        groups.setdefault((part, written.groups[case]), []).append(case)
+    rows = [["annotated in", "", "cases", *leaves]]
+    for (part, group), cases in sorted(groups.items(), key=lambda item: item[0][0] == TEST):
+        counts = contract.coverage([case for case in cases if case in contract.cases])
+        rows.append([part, group, str(len(cases)), *(str(counts[leaf]) for leaf in leaves)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,92 @@
+"""Which value stores which label-set, and the remap of a label map to those values. Pure arrays and sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from nnunet_labelset.contract import LabelSet
+
+HIGHEST_SOURCE_VALUE = 65535  # so that the look-up table stays small; label files are 16 bit at most
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The value of every label-set of a case; `merged` maps a set to the larger one that it had to be stored as."""
+
+    num_leaves: int
+    value: Mapping[LabelSet, int]
+    merged: Mapping[LabelSet, LabelSet]
+
+    def value_of(self, labels: LabelSet) -> int:
+        return self.value[self.merged.get(labels, labels)]
+
+    @property
+    def uses_ignore(self) -> bool:
+        return self.num_leaves in self.value.values()
+
+    def protocol(self) -> tuple[LabelSet, ...]:
+        """What each of the values 0..C stands for; a value that stores no label-set stands for itself."""
+        sets = [frozenset([leaf]) for leaf in range(self.num_leaves)] + [frozenset(range(self.num_leaves))]
+        for labels, value in self.value.items():
+            sets[value] = labels
+        return tuple(sets)
+
+
+def allocate(sets: Iterable[LabelSet], num_leaves: int, unannotated: LabelSet | None = None) -> Storage:
+    """Find a value for every label-set: singletons keep theirs, `unannotated` is stored as `ignore`.
+
+    Another set is stored under a leaf that never stands for itself, one of its own leaves if possible, so that the file
+    still looks right in a viewer. When the values run out, the two sets that lose least are merged, until all fit.
+    """
+    wanted = set(sets)
+    taken = {next(iter(labels)) for labels in wanted if len(labels) == 1}
+    free = [value for value in range(num_leaves + 1) if value not in taken]
+    larger = {labels for labels in wanted if len(labels) > 1}
+    merged: dict[LabelSet, LabelSet] = {}
+    while len(larger) > len(free):
+        ordered = sorted(larger, key=_order)
+        pairs = [(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :]]
+        a, b = min(pairs, key=lambda pair: 2 * len(pair[0] | pair[1]) - len(pair[0]) - len(pair[1]))
+        larger = larger - {a, b} | {a | b}
+        merged = {labels: a | b if into in (a, b) else into for labels, into in merged.items()} | {a: a | b, b: a | b}
+    merged = {labels: into for labels, into in merged.items() if labels != into and labels in wanted}
+    value = {frozenset([leaf]): leaf for leaf in range(num_leaves) if frozenset([leaf]) in wanted}
+    full = frozenset(range(num_leaves))
+    first = full if full in larger else merged.get(unannotated, unannotated) if unannotated else None
+    if first in larger and num_leaves in free:
+        assert first is not None
+        value[first] = num_leaves
+        free.remove(num_leaves)
+    for labels in sorted(larger - set(value), key=_order):
+        own = [leaf for leaf in free if leaf in labels and leaf > 0]
+        # `ignore` before a foreign leaf, background last: the less a stock tool can misread, the better.
+        value[labels] = (own or sorted(free, key=lambda free_value: (free_value == 0, free_value != num_leaves)))[0]
+        free.remove(value[labels])
+    return Storage(num_leaves, value, merged)
+
+
+def _order(labels: LabelSet) -> tuple[int, list[int]]:
+    return len(labels), sorted(labels)
+
+
+def count_values(labels: np.ndarray) -> dict[int, int]:
+    """Voxels of every value that occurs."""
+    if labels.size and labels.min() >= 0 and labels.max() <= HIGHEST_SOURCE_VALUE:
+        counts = np.bincount(labels.ravel())
+        present = np.flatnonzero(counts)
+        return dict(zip(present.tolist(), counts[present].tolist(), strict=True))
+    present, counts = np.unique(labels, return_counts=True)
+    return dict(zip(present.tolist(), counts.tolist(), strict=True))
+
+
+def remap(labels: np.ndarray, table: Mapping[int, int], highest: int) -> np.ndarray:
+    """`table[value]` for every voxel, by a look-up table; every value that occurs must be in `table`.
+
+    The result has the smallest unsigned type that holds `highest`.
+    """
+    lookup = np.zeros(max(table) + 1, dtype=np.min_scalar_type(highest))
+    lookup[list(table)] = list(table.values())
+    return lookup[labels]

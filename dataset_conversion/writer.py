@@ -1,0 +1,228 @@
+"""Write a data set from jobs: in parallel, into a hidden folder that becomes the data set only when all is well.
+
+A killed run leaves the hidden folder with a record of every case that is done; the next run goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.contract import BLOCK, Contract, LabelSet
+from nnunet_labelset.dataset_conversion.case import CaseJob, CaseResult, convert_case
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import check_name, read_json, some, write_json
+from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.raw_dataset import INCOMPLETE, TRAINING
+
+RECORDS = ".records"
+Protocol = tuple[LabelSet, ...]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The data set to write."""
+
+    folder: Path  # .../DatasetXXX_Name
+    leaves: tuple[str, ...]
+    channels: tuple[str, ...]
+    ending: str = ".nii.gz"
+    overwrite: bool = False
+    skip_bad_cases: bool = False
+
+    @property
+    def staging(self) -> Path:
+        return self.folder.parent / f".{self.folder.name}.incomplete"
+
+
+@dataclass
+class Written:
+    """What came of a run."""
+
+    contract: Contract
+    parts: dict[str, str]  # case -> part
+    groups: dict[str, str]  # case -> source
+    skipped: list[str]
+    notes: list[tuple[str, str]]
+    resumed: int
+
+
+def dataset_folder(root: Path, number: int, name: str) -> Path:
+    """`root/DatasetXXX_Name`; an id that another data set has is an error, as nnU-Net could not tell them apart."""
+    if not 1 <= number <= 999:
+        raise LabelSetError(f"-d {number}: expected an id from 1 to 999")
+    folder = root / f"Dataset{number:03d}_{check_name(name, '-n')}"
+    others = [path.name for path in root.glob(f"Dataset{number:03d}_*") if path.name != folder.name]
+    if others:
+        raise LabelSetError(f"{root}: id {number} belongs to {some(others)}: choose another -d")
+    return folder
+
+
+def write_dataset(
+    target: Target, jobs: Sequence[CaseJob], problems: Sequence[tuple[str, str]], processes: int
+) -> Written:
+    """Convert all jobs and publish the data set, or raise one error that lists every problem, with nothing written."""
+    _check_target(target, jobs)
+    target.staging.mkdir(parents=True, exist_ok=True)
+    (target.staging / INCOMPLETE).touch()
+    (target.staging / "dataset.json").unlink(missing_ok=True)
+    results, resumed = _convert_all(target, jobs, processes)
+    bad = [*problems, *((job.case, text) for job in jobs for text in results[job.case].problems)]
+    skipped = {case for case, _ in bad}
+    good = [job for job in jobs if job.case not in skipped]
+    if bad and not target.skip_bad_cases:
+        shutil.rmtree(target.staging)
+        raise LabelSetError(_list_problems(bad) + "\nNothing was written; --skip-bad-cases leaves these cases out.")
+    if not any(job.part == TRAINING for job in good):
+        shutil.rmtree(target.staging)
+        raise LabelSetError("no training case is left" + (": " + _list_problems(bad) if bad else ""))
+    contract = _contract(target, good, results)
+    _publish(target, good, contract)
+    return Written(
+        contract,
+        {job.case: job.part for job in good},
+        {job.case: job.source for job in good},
+        [text for _, text in bad],
+        [(job.case, note) for job in good for note in results[job.case].notes],
+        resumed,
+    )
+
+
+def _check_target(target: Target, jobs: Sequence[CaseJob]) -> None:
+    if target.folder.exists():
+        if not target.overwrite:
+            raise LabelSetError(f"{target.folder} exists: choose another -d or -n, or give --overwrite")
+        if not any((target.folder / name).exists() for name in ("dataset.json", INCOMPLETE)):
+            raise LabelSetError(f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it")
+    inside = [path for job in jobs for path in job.inputs if path.resolve().is_relative_to(target.folder.resolve())]
+    if inside:
+        raise LabelSetError(f"{inside[0]}: lies in the data set that would be written: choose another -d or -n")
+
+
+def _convert_all(target: Target, jobs: Sequence[CaseJob], processes: int) -> tuple[dict[str, CaseResult], int]:
+    records = target.staging / RECORDS
+    records.mkdir(exist_ok=True)
+    results = {job.case: result for job in jobs if (result := _recall(records, job)) is not None}
+    resumed = len(results)
+    todo = [job for job in jobs if job.case not in results]
+    work = partial(_convert_and_record, folder=target.staging)
+    for job, result in map_parallel(work, todo, processes, "converting"):
+        results[job.case] = result
+    return results, resumed
+
+
+def _convert_and_record(job: CaseJob, folder: Path) -> CaseResult:
+    """Runs in a worker. The record is written after the files, so that a case with a record is a whole case."""
+    record = folder / RECORDS / f"{job.case}.json"
+    record.unlink(missing_ok=True)
+    stamp = fingerprint(job)
+    result = convert_case(job, folder)
+    if not result.problems:
+        write_json(record, {"fingerprint": stamp, "result": _plain(asdict(result))})
+    return result
+
+
+def fingerprint(job: CaseJob) -> str:
+    """Changes when the rules of a case or any of its files change."""
+    stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None for path in job.inputs]
+    return hashlib.sha256(json.dumps([_plain(job), stats], sort_keys=True).encode()).hexdigest()
+
+
+def _recall(records: Path, job: CaseJob) -> CaseResult | None:
+    path = records / f"{job.case}.json"
+    if not path.is_file():
+        return None
+    record = read_json(path)
+    if record.get("fingerprint") != fingerprint(job):
+        return None
+    result = CaseResult(**record["result"])
+    if result.protocol is not None:
+        result.protocol = tuple(frozenset(labels) for labels in result.protocol)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Data classes, sets and paths as JSON, sets in order."""
+    if is_dataclass(value):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _contract(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseResult]) -> Contract:
+    """Equal protocols of a source get one name; a source with several gets them numbered, most annotated first."""
+    has_ignore = any(results[job.case].uses_ignore for job in jobs)
+    by_source: dict[str, set[Protocol]] = {}
+    of_case: dict[str, tuple[str, Protocol]] = {}
+    for job in jobs:
+        protocol = results[job.case].protocol
+        if protocol is not None:
+            protocol = protocol if has_ignore else protocol[:-1]
+            by_source.setdefault(job.source, set()).add(protocol)
+            of_case[job.case] = (job.source, protocol)
+    names: dict[tuple[str, Protocol], str] = {}
+    for source, protocols in by_source.items():
+        ordered = sorted(protocols, key=lambda sets: (sum(map(len, sets)), [sorted(labels) for labels in sets]))
+        for number, protocol in enumerate(ordered, start=1):
+            names[source, protocol] = source if len(ordered) == 1 else f"{source}_{number}"
+    if len(set(names.values())) != len(names):  # a source 'a' with two protocols beside a source 'a_1'
+        names = {key: f"{key[0]}_protocol_{number}" for number, key in enumerate(names)}
+    return Contract(
+        target.leaves,
+        {name: protocol for (_, protocol), name in names.items()},
+        {case: names[key] for case, key in of_case.items()},
+        has_ignore,
+    )
+
+
+def _publish(target: Target, jobs: Sequence[CaseJob], contract: Contract) -> None:
+    """Remove what does not belong to the data set, write dataset.json last, and give the folder its name."""
+    staging = target.staging
+    keep = set()
+    for job in jobs:
+        suffix = "Tr" if job.part == TRAINING else "Ts"
+        keep |= {f"images{suffix}/{job.case}_{i:04d}{target.ending}" for i in range(len(target.channels))}
+        keep.add(f"labels{suffix}/{job.case}{target.ending}")
+    for part in ("imagesTr", "labelsTr", "imagesTs", "labelsTs"):
+        for path in (staging / part).glob("*"):
+            if f"{part}/{path.name}" not in keep:
+                path.unlink()
+    for part in ("imagesTr", "labelsTr"):
+        (staging / part).mkdir(exist_ok=True)
+    counted = Counter(job.part for job in jobs)
+    dataset_json = {
+        "channel_names": {str(number): channel for number, channel in enumerate(target.channels)},
+        "labels": {name: value for value, name in enumerate(contract.value_names)},
+        "numTraining": counted[TRAINING],
+        "file_ending": target.ending,
+        "name": target.folder.name,
+        BLOCK: contract.to_block(),
+    }
+    Contract.from_dataset_json(dataset_json)  # what we write, we can read
+    write_json(staging / "dataset.json", dataset_json)
+    (staging / INCOMPLETE).unlink()
+    old = target.folder.parent / f".{target.folder.name}.old"
+    if target.folder.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(target.folder, old)
+    os.rename(staging, target.folder)
+    shutil.rmtree(target.folder / RECORDS)  # only now: until the name is given, the next run can go on from them
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _list_problems(problems: Sequence[tuple[str, str]]) -> str:
+    texts = list(dict.fromkeys(text for _, text in problems))
+    return f"{len(texts)} problem(s):\n" + "\n".join(f"  {text}" for text in texts)
