@@ -5,9 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 from tqdm import tqdm
@@ -40,7 +42,7 @@ def map_parallel(
             yield item, function(item)
         return
     executor = ProcessPoolExecutor(
-        min(processes, len(items)), multiprocessing.get_context("spawn"), initializer=_leave_interrupts_to_parent
+        min(processes, len(items)), multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
         futures = {executor.submit(function, item): item for item in items}
@@ -52,5 +54,14 @@ def map_parallel(
         executor.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_interrupts_to_parent() -> None:
+def _start_worker() -> None:
+    """Leave interrupts to the parent, and end with it: when it is killed, nobody else would stop its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
