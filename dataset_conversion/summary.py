@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nnunet_labelset.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.dataset_conversion.writer import Written
 from nnunet_labelset.files import some
 from nnunet_labelset.raw_dataset import TEST, TRAINING
@@ -34,16 +35,10 @@ def summary(written: Written, folder: Path, notes: list[tuple[str, str]]) -> str
     return "\n".join(lines)
 
 
-def _coverage(written: Written) -> list[str]:
-    """Cases in which each leaf is annotated, by part and source: the paper's Table 1."""
-    contract = written.contract
-    leaves = contract.leaf_names
-    groups: dict[tuple[str, str], list[str]] = {}
-    for case, part in written.parts.items():
-        groups.setdefault((part, written.groups[case]), []).append(case)
-    rows = [["annotated in", "", "cases", *leaves]]
-    for (part, group), cases in sorted(groups.items(), key=lambda item: item[0][0] == TEST):
-        counts = contract.coverage([case for case in cases if case in contract.cases])
-        rows.append([part, group, str(len(cases)), *(str(counts[leaf]) for leaf in leaves)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def _coverage(written: Written) -> str:
+    """The paper's Table 1 by part and source, and what the label-sets are."""
+    rows = []
+    for part in (TRAINING, TEST):
+        cases = [case for case in written.contract.cases if written.parts[case] == part]
+        rows += coverage_table(written.contract, cases, written.groups, part) if cases else []
+    return "in how many cases each leaf is annotated:\n" + format_table(rows) + describe_label_sets(written.contract)
