@@ -1,0 +1,169 @@
+"""HD95: by hand, against the definition written slowly, and against surface-distance where it is installed."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter
+
+from nnunet_labelset.surface import element_areas, hd95, neighbour_codes
+
+
+def box(shape, *corners):
+    mask = np.zeros(shape, dtype=bool)
+    mask[tuple(slice(start, stop) for start, stop in corners)] = True
+    return mask
+
+
+def blob(rng, shape, smooth):
+    field = rng.normal(size=shape)
+    field = gaussian_filter(field, smooth) if smooth else field
+    return field > np.quantile(field, rng.uniform(0.4, 0.97))
+
+
+def slow_hd95(a, b, spacing):
+    """The definition, element by element, without crops or distance maps."""
+    areas = element_areas(tuple(spacing))
+    sides = []
+    for mask in (a, b):
+        codes = neighbour_codes(mask)
+        at = np.argwhere((codes > 0) & (codes < len(areas) - 1))
+        sides.append((at * spacing, areas[codes[tuple(at.T)]]))
+    directed = []
+    for (points, weights), (others, _) in (sides, sides[::-1]):
+        distances = np.sqrt(((points[:, None] - others[None]) ** 2).sum(-1)).min(1).round(6)
+        reached = 0.0
+        for distance, weight in sorted(zip(distances, weights, strict=True)):
+            reached += weight / weights.sum()
+            if reached >= 0.95 - 1e-12:
+                directed.append(distance)
+                break
+    return max(directed)
+
+
+def test_shifted_box():
+    """All surfaces move by 2 voxels of 1.5 mm; more than 5% of the area is that far away."""
+    a = box((12, 12, 12), (2, 8), (2, 8), (2, 8))
+    b = box((12, 12, 12), (4, 10), (2, 8), (2, 8))
+    assert hd95(a, b, (1.5, 1, 1)) == 3
+    assert hd95(b, a, (1.5, 1, 1)) == 3
+    assert hd95(a, a, (1.5, 1, 1)) == 0
+
+
+def test_one_voxel():
+    a, b = box((9, 9, 9), (0, 1), (0, 1), (0, 1)), box((9, 9, 9), (3, 4), (4, 5), (0, 1))
+    # a voxel has eight elements, at its corners; from a quarter of them the nearest of the other is (3, 4, 0) away
+    assert hd95(a, b, (1, 1, 1)) == 5
+    assert hd95(a, b, (2, 1, 1)) == round(math.sqrt(36 + 16), 4)
+
+
+def test_two_pixels_apart_in_2d():
+    a, b = box((5, 9), (2, 3), (1, 2)), box((5, 9), (2, 3), (5, 6))
+    assert hd95(a, b, (1, 0.5)) == 2
+
+
+def test_small_far_away_part_is_below_five_percent():
+    """One far voxel is less than 5% of the surface of a cube of 10 voxels: it does not count, unlike in the maximum."""
+    a = box((40, 14, 14), (2, 12), (2, 12), (2, 12))
+    b = a.copy()
+    b[35, 5, 5] = True
+    assert hd95(a, b, (1, 1, 1)) == 0
+    assert hd95(a, b, (1, 1, 1), percent=100) == 24
+
+
+def test_empty_masks():
+    empty, full = np.zeros((3, 4, 5), bool), np.ones((3, 4, 5), bool)
+    assert math.isnan(hd95(empty, empty, (1, 1, 1)))
+    assert hd95(full, empty, (1, 1, 1)) == math.inf
+    assert hd95(empty, full, (1, 1, 1)) == math.inf
+    assert hd95(full, full, (1, 1, 1)) == 0
+
+
+def test_areas_by_hand():
+    areas = element_areas((1.0, 2.0, 3.0))
+    assert areas[0] == areas[255] == 0
+    corner = np.linalg.norm([2 * 3, 1 * 3, 1 * 2]) / 8  # a triangle through three edge midpoints
+    for bit in range(8):
+        assert areas[1 << bit] == pytest.approx(corner)
+        assert areas[255 - (1 << bit)] == pytest.approx(corner)
+    for axis, area in ((0, 6), (1, 3), (2, 2)):  # a plane across each axis
+        cube = np.zeros((2, 2, 2), bool)
+        np.moveaxis(cube, axis, 0)[0] = True
+        assert areas[neighbour_codes(cube)[1, 1, 1]] == pytest.approx(area)
+    assert areas == pytest.approx(areas[::-1])  # inside and outside have the same surface
+
+
+def test_lengths_by_hand_in_2d():
+    lengths = element_areas((3.0, 4.0))
+    code = {
+        tuple(square): neighbour_codes(np.array(square, bool).reshape(2, 2))[1, 1]
+        for square in product((0, 1), repeat=4)
+    }
+    assert lengths[code[1, 0, 0, 0]] == lengths[code[0, 1, 1, 1]] == 2.5
+    assert lengths[code[1, 0, 0, 1]] == lengths[code[0, 1, 1, 0]] == 5
+    assert lengths[code[1, 1, 0, 0]] == 4
+    assert lengths[code[1, 0, 1, 0]] == 3
+
+
+def test_total_area_of_a_large_ball():
+    grid = np.indices((41, 41, 41)) - 20
+    codes = neighbour_codes((grid**2).sum(0) <= 15.5**2)
+    # surface of a binary ball: larger than the smooth one, as steps are, but by less than 15%
+    assert 1 < element_areas((1.0, 1.0, 1.0))[codes].sum() / (4 * np.pi * 15.5**2) < 1.15
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**31), ndim=st.sampled_from([2, 3]), smooth=st.sampled_from([0, 0.7, 1.5]))
+def test_equals_the_definition(seed, ndim, smooth):
+    rng = np.random.default_rng(seed)
+    shape = rng.integers(2, 9, ndim)
+    spacing = rng.uniform(0.3, 3, ndim).round(2)
+    a, b = blob(rng, shape, smooth), blob(rng, shape, smooth)
+    if not a.any() or not b.any():
+        return
+    assert hd95(a, b, spacing) == pytest.approx(slow_hd95(a, b, spacing), abs=1e-3)
+    assert hd95(a, b, spacing) == hd95(b, a, spacing)
+
+
+@pytest.fixture
+def surface_distance(monkeypatch):
+    """The package, given back the NumPy and SciPy names that its last release still uses."""
+    package = pytest.importorskip("surface_distance")
+    import scipy.ndimage
+
+    monkeypatch.setattr(np, "Inf", np.inf, raising=False)
+    for name in ("filters", "morphology"):
+        monkeypatch.setattr(scipy.ndimage, name, scipy.ndimage, raising=False)
+    return package
+
+
+def test_equals_surface_distance(surface_distance):
+    rng = np.random.default_rng(1)
+    for trial in range(150):
+        ndim = 2 + trial % 2
+        shape, spacing = rng.integers(2, 17, ndim), rng.uniform(0.3, 3.5, ndim).round(2)
+        a, b = (blob(rng, shape, rng.choice([0, 0.8, 2])) for _ in range(2))
+        if trial % 10 == 0:  # one voxel, perhaps on the border
+            a = np.zeros(shape, bool)
+            a[tuple(rng.integers(0, size) for size in shape)] = True
+        if not a.any() or not b.any():
+            continue
+        distances = surface_distance.compute_surface_distances(a, b, spacing)
+        assert hd95(a, b, spacing) == pytest.approx(
+            surface_distance.compute_robust_hausdorff(distances, 95), abs=1e-3
+        ), (trial, shape, spacing)
+
+
+@pytest.mark.usefixtures("surface_distance")
+def test_areas_equal_surface_distance():
+    from surface_distance import lookup_tables as tables
+
+    spacing = (0.8, 0.45, 3.3)
+    theirs = tables.create_table_neighbour_code_to_surface_area(spacing)
+    reverse = [int(f"{code:08b}"[::-1], 2) for code in range(256)]  # its first corner has the highest bit
+    assert element_areas(spacing) == pytest.approx(theirs[reverse])
