@@ -170,15 +170,15 @@ def _within_set(x: Tensor, p: Tensor, inside: Tensor, k: Tensor) -> tuple[Tensor
     """`log s_i` (n,), and the softmax within the label-set of the voxel as numerator (C, n) and denominator (n,).
 
     Where `s_i` is too small for its dtype, a softmax of the logits in the set is exact at any logit gap. The CPU takes
-    that road only for a chunk that needs it; a device would have to wait for the answer, and takes it always.
+    that road only for a chunk that needs it; a device would have to wait for the answer, and takes it always. Rounding
+    may leave log s a hair above 0, where the focal loss has no meaning: it is clamped.
     """
     index = k.expand(len(x), -1)
     q = inside.gather(1, index).mul_(p)
     total = q.sum(0)
     if total.device.type == "cpu" and total.amin() > SAFE_MASS:
-        return total.log(), q, total
+        return total.log().clamp_max_(0), q, total
     inner = x.masked_fill(inside.gather(1, index) == 0, -torch.inf)
-    # Rounding may leave log s a hair above 0, where the focal loss has no meaning.
     log_s = (inner.logsumexp(0) - x.logsumexp(0)).clamp_max_(0)
     return log_s, inner.softmax(0), torch.ones_like(log_s)
 
