@@ -30,13 +30,13 @@ class SoftConfusion(NamedTuple):
     second: Tensor  # (B, K, C) sum of p_ic**2
     mass: Tensor  # (B, 2, K) sums of s_i and s_i**2, s_i the probability of the voxel's label-set
     voxels: Tensor  # (B, K) number of voxels
-    cross_entropy: Tensor  # (B,) sum of (1 - s_i)**gamma * -log s_i
+    cross_entropy: Tensor  # (B, K) sum of (1 - s_i)**gamma * -log s_i
 
     def weighted(self, weight: Tensor) -> SoftConfusion:
         """The sums with a weight `(K,)` for every label-set."""
         first, second, mass, voxels, cross_entropy = self
         column = weight[:, None]  # (K, 1)
-        return SoftConfusion(first * column, second * column, mass * weight, voxels * weight, cross_entropy)
+        return SoftConfusion(first * column, second * column, mass * weight, voxels * weight, cross_entropy * weight)
 
 
 def soft_confusion(
@@ -93,7 +93,7 @@ def _sums(
                     s = log_s.exp()
                     mass_sum[b] += _sum_by_set(torch.stack([s, s * s]), k, num_sets).T
                 if gamma >= 0:
-                    entropy[b] += _focal(log_s, gamma).sum()
+                    entropy[b] += _sum_by_set(_focal(log_s, gamma)[None], k, num_sets)[:, 0]
             if second:
                 second_sum[b] += _sum_by_set(p.mul_(p), k, num_sets)
     return sums
@@ -121,7 +121,10 @@ def _gradient(
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
     flat = gradient.flatten(2)
     inside = membership.T.to(first_grad.dtype)  # (C, K)
-    first_table = first_grad.transpose(1, 2).contiguous()  # (B, C, K)
+    # A voxel that may be any leaf has a mass of 1 whatever the logits: its gradient must be 0, not the rounding error of
+    # the softmax. The softmax does not see what all leaves of a row have in common.
+    mass_grad = mass_grad * ~membership.all(1)
+    first_table = (first_grad - first_grad[:, :, :1]).transpose(1, 2).contiguous()  # (B, C, K)
     second_table = 2 * second_grad.transpose(1, 2).contiguous()
     with _no_autocast(logits):
         for b, x, k, voxels in _chunks(logits, target, len(membership)):
@@ -140,7 +143,7 @@ def _gradient(
                     grad, grad_of_square = mass_grad[b].gather(1, k.expand(2, -1))
                     h += s * (grad + 2 * s * grad_of_square)
                 if gamma >= 0:
-                    h += entropy_grad[b] * _focal_slope(log_s, gamma)
+                    h += entropy_grad[b].gather(0, k) * _focal_slope(log_s, gamma)
                 g.sub_(h).mul_(p).addcmul_(q, h / q_total)
             else:
                 g.mul_(p)
@@ -231,7 +234,7 @@ def _sum_dtype(logits: Tensor) -> torch.dtype:
 
 def _allocate(logits: Tensor, membership: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     b, (k, c) = len(logits), membership.shape
-    sizes = ((b, k, c), (b, k, c), (b, 2, k), (b, k), (b,))
+    sizes = ((b, k, c), (b, k, c), (b, 2, k), (b, k), (b, k))
     first, second, mass, count, entropy = (logits.new_zeros(size, dtype=_sum_dtype(logits)) for size in sizes)
     return first, second, mass, count, entropy
 

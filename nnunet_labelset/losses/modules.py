@@ -93,8 +93,8 @@ class LabelSetLoss(nn.Module):
 
     def _cross_entropy(self, sums: SoftConfusion) -> Tensor:
         """Mean over the voxels whose label-set excludes a leaf; 0 if there is none."""
-        voxels = (sums.voxels * self._informative()).sum()
-        return sums.cross_entropy.sum() / voxels.clamp_min(1)
+        sums = sums.weighted(self._informative())
+        return sums.cross_entropy.sum() / sums.voxels.sum().clamp_min(1)
 
     def _informative(self) -> Tensor:
         """Label-sets that exclude a leaf: bool (K,)."""
