@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.scheme import Scheme, interpret
 from nnunet_labelset.dataset_conversion.values import count_values, remap
+from nnunet_labelset.dataset_conversion.volumes import Volume, count_not_finite, read_volume, write_volume
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.files import some
-from nnunet_labelset.images import geometry_difference, label_array, read_image
+from nnunet_labelset.images import geometry_difference, integer_array
 from nnunet_labelset.raw_dataset import TRAINING
 
 
@@ -85,50 +85,39 @@ class _Conversion:
                 return result
             images = [self.masked(image, region) for image in images if image is not None]
         if values is not None:
-            self.write(_like(values, reference), "labels", job.case)
+            self.write(replace(reference, array=values), "labels", job.case)
         for channel, (path, image) in enumerate(zip(job.images, images, strict=True)):
             self.write_image(path, image, f"{job.case}_{channel:04d}")
         return result
 
-    def read(self, path: Path, image: bool = False) -> sitk.Image | None:
-        """A 3D volume without NaN, or None after noting the problem."""
+    def read(self, path: Path, image: bool = False) -> Volume | None:
+        """A 3D volume of finite values, or None after noting the problem."""
         try:
-            volume = read_image(path)
-            if volume.GetNumberOfComponentsPerPixel() != 1:
-                raise LabelSetError(f"{path}: expected one value per voxel, but got a vector or colour image")
-            if volume.GetDimension() == 4:
-                if volume.GetSize()[3] > 1 and not self.job.first_volume:
+            volume = read_volume(path)
+            if volume.array.ndim == 4:
+                if len(volume.array) > 1 and not self.job.first_volume:
                     raise LabelSetError(f"{path}: 4D, size {volume.GetSize()}: 'first_volume = true' takes volume 0")
                 self.result.notes.append("4D file, volume 0 taken")
-                volume = volume[:, :, :, 0]
+                volume = replace(volume, array=volume.array[0])
                 self.changed.add(path)
-            if volume.GetDimension() != 3:
-                raise LabelSetError(f"{path}: expected a 3D volume, but got {volume.GetDimension()}D")
-            if volume.GetPixelIDValue() in (sitk.sitkFloat32, sitk.sitkFloat64):
-                volume = self.without_nan(volume, path, image)
-            return volume
+            if volume.array.ndim != 3:
+                raise LabelSetError(f"{path}: expected a 3D volume, but got {volume.array.ndim}D")
+            return self.finite(volume, path, image)
         except LabelSetError as error:
             self.result.problems.append(str(error))
             return None
 
-    def without_nan(self, volume: sitk.Image, path: Path, image: bool) -> sitk.Image:
-        # A sum is finite only if all its terms are, and needs no array of booleans.
-        with np.errstate(invalid="ignore", over="ignore"):
-            if np.isfinite(np.sum(sitk.GetArrayViewFromImage(volume), dtype=np.float64)):
-                return volume
-        array = sitk.GetArrayFromImage(volume)
-        bad = ~np.isfinite(array)
-        if not bad.any():
+    def finite(self, volume: Volume, path: Path, image: bool) -> Volume:
+        count = count_not_finite(volume.array)
+        if not count:
             return volume
-        count = int(bad.sum())
         if not self.job.replace_nan:
             raise LabelSetError(f"{path}: {count} voxels are NaN or infinite: 'replace_nan = true' makes them 0")
         self.result.notes.append(f"NaN {'in the image' if image else 'among the labels'} replaced by 0")
-        array[bad] = 0
         self.changed.add(path)
-        return _like(array, volume)
+        return replace(volume, array=np.nan_to_num(volume.array, nan=0.0, posinf=0.0, neginf=0.0))
 
-    def check_geometry(self, volume: sitk.Image | None, path: Path, reference: sitk.Image | None, other: Path) -> bool:
+    def check_geometry(self, volume: Volume | None, path: Path, reference: Volume | None, other: Path) -> bool:
         if volume is None or reference is None:
             return False
         difference = geometry_difference(volume, reference)
@@ -136,7 +125,7 @@ class _Conversion:
             self.result.problems.append(f"{path}: geometry differs from {other.name}: {difference}")
         return not difference
 
-    def read_labels(self, reference: sitk.Image | None) -> np.ndarray | None:
+    def read_labels(self, reference: Volume | None) -> np.ndarray | None:
         """The values of the label file, or the structures' files painted into one array."""
         painted: np.ndarray | None = None
         for number, path in enumerate(self.job.labels, start=1):
@@ -148,7 +137,7 @@ class _Conversion:
             if reference is not None:
                 self.check_geometry(volume, path, reference, self.job.images[0])
             try:
-                array = label_array(volume, path)
+                array = integer_array(volume.array, path)
             except LabelSetError as error:
                 self.result.problems.append(str(error))
                 continue
@@ -172,14 +161,14 @@ class _Conversion:
             )
         painted[inside] = number
 
-    def read_mask(self, reference: sitk.Image | None) -> np.ndarray | None:
+    def read_mask(self, reference: Volume | None) -> np.ndarray | None:
         assert self.job.mask is not None
         volume = self.read(self.job.mask)
         if volume is None:
             return None
         if reference is not None and not self.check_geometry(volume, self.job.mask, reference, self.job.images[0]):
             return None
-        mask = sitk.GetArrayViewFromImage(volume) > 0.5  # 1.00000006 after header scaling
+        mask = volume.array > 0.5  # 1.00000006 after header scaling
         if not mask.any():
             self.result.problems.append(f"{self.job.mask}: the mask is empty")
         return mask
@@ -209,7 +198,7 @@ class _Conversion:
             result.notes.append(f"label-set {self.names(labels_set)} stored as the larger {self.names(into)}")
         if meaning.background_added:
             result.notes.append(f"one unannotated leaf: stored as {self.names(meaning.inside)}, as masks are not exact")
-        table = {value: storage.value_of(labels_set) for value, labels_set in meaning.values.items()}
+        table = {value: storage.value_of(meaning.values[value]) for value in counts if value in meaning.values}
         table.setdefault(0, storage.value_of(meaning.inside))
         values = remap(labels, table, len(job.leaves))
         if mask is not None:
@@ -225,17 +214,15 @@ class _Conversion:
     def names(self, labels: LabelSet) -> str:
         return "{" + ", ".join(self.job.leaves[leaf] for leaf in sorted(labels)) + "}"
 
-    def masked(self, image: sitk.Image, region: np.ndarray) -> sitk.Image:
+    def masked(self, image: Volume, region: np.ndarray) -> Volume:
         import edt  # only here: most runs do not need it
 
-        array = sitk.GetArrayFromImage(image)
         assert self.job.mask_images is not None
-        distance = edt.edt(~region, anisotropy=image.GetSpacing()[::-1], black_border=False)
-        array[distance > self.job.mask_images] = 0
+        distance = edt.edt(np.ascontiguousarray(~region), anisotropy=image.spacing[::-1], black_border=False)
         self.changed.update(self.job.images)
-        return _like(array, image)
+        return replace(image, array=np.where(distance > self.job.mask_images, 0, image.array))
 
-    def write_image(self, path: Path, image: sitk.Image | None, name: str) -> None:
+    def write_image(self, path: Path, image: Volume | None, name: str) -> None:
         if path in self.changed or not path.name.endswith(self.job.ending):
             assert image is not None
             self.write(image, "images", name)
@@ -247,9 +234,9 @@ class _Conversion:
             shutil.copyfile(path, temporary)
         os.replace(temporary, target)
 
-    def write(self, image: sitk.Image, kind: str, name: str) -> None:
+    def write(self, image: Volume, kind: str, name: str) -> None:
         target, temporary = self.target(kind, name)
-        sitk.WriteImage(image, str(temporary), useCompression=True)
+        write_volume(image, temporary)
         os.replace(temporary, target)
 
     def target(self, kind: str, name: str) -> tuple[Path, Path]:
@@ -259,13 +246,6 @@ class _Conversion:
         temporary = part / f".{name}{self.job.ending}"
         temporary.unlink(missing_ok=True)
         return part / f"{name}{self.job.ending}", temporary
-
-
-def _like(array: np.ndarray, image: sitk.Image) -> sitk.Image:
-    """An array as a volume in the place of another one."""
-    volume = sitk.GetImageFromArray(array)
-    volume.CopyInformation(image)
-    return volume
 
 
 def _counted(counts: Mapping[int, int]) -> str:

@@ -27,7 +27,7 @@ def summary(written: Written, folder: Path, notes: list[tuple[str, str]]) -> str
     number = int(folder.name[len("Dataset") : len("Dataset") + 3])
     lines += [
         "",
-        *_coverage(written),
+        _coverage(written),
         "",
         "next:",
         f"  nnUNetv2_plan_and_preprocess -d {number} --verify_dataset_integrity",

@@ -45,7 +45,11 @@ def label_array(image: sitk.Image, path: str | Path, tolerance: float = 1e-3) ->
 
     NaN counts as background, and header scaling may leave values such as 1.00000006.
     """
-    array = sitk.GetArrayFromImage(image)
+    return integer_array(sitk.GetArrayFromImage(image), path, tolerance)
+
+
+def integer_array(array: np.ndarray, path: str | Path, tolerance: float = 1e-3) -> np.ndarray:
+    """What `label_array` does, for an array that was read from `path`."""
     if np.issubdtype(array.dtype, np.integer):
         return array
     array = np.nan_to_num(array, nan=0.0)

@@ -1,0 +1,74 @@
+"""Small volumes in the layouts that people have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import SimpleITK as sitk  # noqa: N813
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.files import read_json
+
+SHAPE = (6, 7, 8)  # (z, y, x)
+LEAVES = (
+    "background", "white_matter", "ventricles", "cerebellum", "external_csf",
+    "cortical_gray_matter", "deep_gray_matter", "brainstem", "corpus_callosum",
+)  # fmt: skip
+
+
+def write_volume(
+    path: Path, array: np.ndarray, spacing=(0.8, 0.8, 0.9), origin=(-3.0, 4.0, 5.5), direction=None
+) -> Path:
+    image = sitk.GetImageFromArray(array, isVector=False)
+    extra = array.ndim - 3
+    image.SetSpacing((*spacing, *[1.0] * extra))
+    image.SetOrigin((*origin, *[0.0] * extra))
+    if direction is not None:
+        image.SetDirection(direction)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sitk.WriteImage(image, str(path))
+    return path
+
+
+def read_array(path: Path) -> np.ndarray:
+    return sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+
+
+def random_image(seed: int = 0, shape=SHAPE) -> np.ndarray:
+    return np.random.default_rng(seed).normal(100, 20, shape).astype(np.float32)
+
+
+def slabs(*values: int, dtype=np.uint8, shape=SHAPE) -> np.ndarray:
+    """A label map with the given values in rows of the y axis; the first and last x are 0."""
+    array = np.zeros(shape, dtype)
+    for row, value in enumerate(values):
+        array[:, row % shape[1], 1 + row // shape[1] : 3 + row // shape[1]] = value
+    return array
+
+
+def write_case_folder(root: Path, case: str, labels: np.ndarray | None = None, seed: int = 0, **geometry) -> Path:
+    """A case folder; the brain mask is all but the last x."""
+    labels = slabs(*range(1, 7)) if labels is None else labels
+    mask = np.ones(labels.shape, np.uint8)
+    mask[..., -1] = 0
+    folder = root / case
+    write_volume(folder / "srr.nii.gz", random_image(seed, labels.shape), **geometry)
+    write_volume(folder / "mask.nii.gz", mask, **geometry)
+    write_volume(folder / "parcellation.nii.gz", labels, **geometry)
+    return folder
+
+
+def contract_of(dataset: Path) -> Contract:
+    return Contract.from_dataset_json(read_json(dataset / "dataset.json"))
+
+
+def names(contract: Contract, labels) -> set[str]:
+    return {contract.leaf_names[leaf] for leaf in labels}
+
+
+def label_sets_of(dataset: Path, case: str, part: str = "Tr") -> np.ndarray:
+    """What each voxel may be: an array of frozensets of leaf names."""
+    contract = contract_of(dataset)
+    sets = np.array([frozenset(names(contract, labels)) for labels in contract.sets_of(case)], dtype=object)
+    return sets[read_array(dataset / f"labels{part}" / f"{case}.nii.gz")]

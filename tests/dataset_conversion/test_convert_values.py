@@ -1,0 +1,132 @@
+"""What a voxel may be survives: storage of label-sets, interpretation of schemes, remap. No files."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnunet_labelset.dataset_conversion.scheme import BACKGROUND, Scheme, interpret
+from nnunet_labelset.dataset_conversion.values import allocate, count_values, remap
+
+C = 5
+
+
+def fs(*leaves: int) -> frozenset[int]:
+    return frozenset(leaves)
+
+
+leaf_sets = st.frozensets(st.integers(0, C - 1), min_size=1)
+
+
+@given(st.sets(leaf_sets, max_size=12), st.one_of(st.none(), leaf_sets))
+def test_every_set_is_stored_as_itself_or_as_an_announced_superset(sets, unannotated):
+    storage = allocate(sets, C, unannotated)
+    protocol = storage.protocol()
+    for labels in sets:
+        stored = protocol[storage.value_of(labels)]
+        assert stored == labels if labels not in storage.merged else stored > labels
+        if len(labels) == 1:
+            assert storage.value_of(labels) == min(labels)
+    assert len(set(storage.value.values())) == len(storage.value)
+    # Merging happens only when the values really run out.
+    larger = [labels for labels in sets if len(labels) > 1]
+    free = C + 1 - sum(len(labels) == 1 for labels in sets)
+    assert bool(storage.merged) == (len(larger) > free) or fs(*range(C)) in sets
+
+
+def test_unannotated_is_ignore_and_a_set_takes_one_of_its_own_leaves():
+    storage = allocate([fs(0), fs(2), fs(1, 4), fs(3, 4)], C, unannotated=fs(3, 4))
+    assert storage.value_of(fs(3, 4)) == C
+    assert storage.value_of(fs(1, 4)) == 1
+    assert storage.protocol() == (fs(0), fs(1, 4), fs(2), fs(3), fs(4), fs(3, 4))
+
+
+def test_merging_loses_as_little_as_possible():
+    singles = [fs(leaf) for leaf in range(C)]
+    storage = allocate([*singles, fs(1, 2), fs(1, 2, 3)], C)
+    assert storage.merged == {fs(1, 2): fs(1, 2, 3)}
+    assert storage.value_of(fs(1, 2)) == C
+
+
+@given(st.data())
+def test_scheme_keeps_the_truth(data):
+    """An annotator follows a random scheme on known true leaves; the label-set of each voxel contains its true leaf,
+    and is exactly what the annotator knew where nothing is withheld or merged.
+    """
+    foreground = st.frozensets(st.integers(1, C - 1))
+    annotated = data.draw(foreground)
+    withheld = data.draw(foreground)
+    mask = data.draw(st.sampled_from(["", "file"] + (["labelled"] if len(annotated) == C - 1 else [])))
+    values = {10 + leaf: fs(leaf) for leaf in range(1, C)}
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    truth = rng.integers(0, C, 200)
+    inside = truth > 0  # an exact brain mask
+    if len(annotated) == C - 1:
+        inside = inside | (rng.random(200) < 0.2)  # fully annotated: the mask may be too large
+    labels = np.where(np.isin(truth, list(annotated)), truth + 10, 0)
+    meaning = interpret(Scheme(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist()))
+    storage = meaning.storage(C, set(labels.tolist()))
+    table = {value: storage.value_of(labels_set) for value, labels_set in meaning.values.items()}
+    table[0] = storage.value_of(meaning.inside)
+    target = remap(labels, table, C)
+    if mask == "file":
+        target[(labels == 0) & ~inside] = storage.value_of(meaning.outside)
+    protocol = storage.protocol()
+    hidden = set(range(1, C)) - annotated | withheld
+    for true, label, value, within in zip(truth, labels, target, inside, strict=True):
+        stored = protocol[value]
+        assert true in stored
+        if label and true not in hidden:
+            assert stored == {true}
+        elif true in hidden:
+            assert stored >= hidden  # nothing tells withheld and unannotated leaves apart
+            assert len(stored) > 1
+        elif mask == "file" and not within:
+            assert stored == BACKGROUND
+    if mask == "file" and len(annotated) < C - 2:
+        assert 0 not in meaning.inside
+
+
+def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
+    meaning = interpret(Scheme(C, {1: fs(1), 2: fs(2), 3: fs(3)}, mask="file"), {0, 1, 2, 3})
+    assert meaning.inside == {0, 4}
+    assert meaning.background_added
+
+
+def test_leaf_inside_a_larger_set_is_accounted_for():
+    """FeTA: white matter includes the corpus callosum, so unlabelled voxels are background and nothing else."""
+    meaning = interpret(Scheme(3, {1: fs(1, 2)}, mask="labelled"), {0, 1})
+    assert meaning.inside == BACKGROUND
+    storage = meaning.storage(3, {0, 1})
+    assert not storage.uses_ignore
+    assert storage.protocol()[1] == {1, 2}
+
+
+def test_absorbed_leaf():
+    scheme = Scheme(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1, 2), absorbs={1: fs(3)}, mask="file")
+    meaning = interpret(scheme, {0, 1, 2})
+    assert meaning.values[1] == {1, 3}
+    assert meaning.values[2] == {2}
+    assert meaning.inside == BACKGROUND
+    withheld = Scheme(4, scheme.values, withheld=fs(3), absorbs=scheme.absorbs, mask="file")
+    assert interpret(withheld, {0, 1, 2, 3}).values == {1: fs(1, 3), 2: fs(2), 3: fs(1, 3)}
+
+
+def test_inference_and_contradiction():
+    scheme = Scheme(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1), inferred=fs(2), mask="file")
+    assert interpret(scheme, {0, 1, 2}).inside == {0, 3}
+    assert interpret(scheme, {0, 1}).inside == {2, 3}
+    assert interpret(scheme, {0, 1, 3}).contradicted[3] == {3}
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=50), st.integers(0, 5))
+def test_count_and_remap(values, seed):
+    labels = np.array(values, dtype=np.int32)
+    assert count_values(labels) == {value: values.count(value) for value in set(values)}
+    assert count_values(labels - 7) == {value - 7: values.count(value) for value in set(values)}
+    rng = np.random.default_rng(seed)
+    table = {value: int(rng.integers(0, 9)) for value in set(values)}
+    result = remap(labels, table, 9)
+    assert result.dtype == np.uint8
+    assert result.tolist() == [table[value] for value in values]
