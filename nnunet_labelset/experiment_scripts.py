@@ -142,7 +142,8 @@ ensemble() {
         set -- "$trainer"
     fi
     if [[ -f "$evaluation/metrics.json" ]]; then say "$1: already evaluated"; return; fi
-    set -- nnunet_labelset evaluate -i "$predictions/ensemble" -r "$references" -d "$dataset" -o "$evaluation"
+    set -- nnunet_labelset evaluate "$references" "$predictions/ensemble" -djfile "$nnUNet_raw/$dataset/dataset.json" \
+        -o "$evaluation"
     if [[ -n "$cap" ]]; then set -- "$@" --cap "$cap"; fi
     typed "$@"
 }
@@ -154,10 +155,11 @@ finish() {
             fail "$trainer is not evaluated yet: bash run.sh ensemble $trainer"
     done
     set --
-    for trainer in "${trainers[@]}"; do set -- "$@" "$study/evaluation/$trainer"; done
-    typed nnunet_labelset compare -i "$@" --names "${trainers[@]}" --baseline "${trainers[0]}" -o "$study/comparison"
-    typed nnunet_labelset report -i "$@" --names "${trainers[@]}" --baseline "${trainers[0]}" -d "$dataset" \
-        -o "$study/report.html"
+    for trainer in "${trainers[@]}"; do set -- "$@" "$trainer=$study/evaluation/$trainer"; done
+    typed nnunet_labelset compare "$@" -o "$study/comparison"
+    set -- "$@" -m
+    for trainer in "${trainers[@]}"; do set -- "$@" "$(dirname "$(fold_folder "$trainer" 0)")"; done
+    typed nnunet_labelset report "$@" -o "$study/report.html" --title "$dataset"
 }
 
 status() {
