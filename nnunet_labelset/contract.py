@@ -127,6 +127,18 @@ class Contract:
             cases[str(case)] = protocol
         return cls(leaf_names, protocols, cases, has_ignore)
 
+    def differences(self, other: Contract) -> list[str]:
+        """What `other` has changed, in words; empty if nothing."""
+        if self.leaf_names != other.leaf_names or self.has_ignore != other.has_ignore:
+            return [f"labels {list(self.value_names)} became {list(other.value_names)}"]
+        before, after = self.to_block(), other.to_block()
+        return [
+            f"{what} '{name}': {before[key].get(name, 'absent')} became {after[key].get(name, 'absent')}"
+            for key, what in (("protocols", "protocol"), ("cases", "case"))
+            for name in sorted({**before[key], **after[key]})
+            if before[key].get(name) != after[key].get(name)
+        ]
+
     def to_block(self) -> dict[str, Any]:
         """The `label_sets` block; values that stand for themselves are left out, as in the contract."""
         protocols = {}

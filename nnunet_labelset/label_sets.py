@@ -141,10 +141,8 @@ class LabelSets:
         if target.numel() == 0:
             return target.long()
         low, high = target.aminmax()
-        require(
-            (low >= 0) & (high < table.shape[1]),
-            f"`target` has values outside 0..{table.shape[1] - 1} (cases: {', '.join(map(str, cases or ()))})",
-        )
+        batch = "" if cases is None else f" (cases {', '.join(map(str, cases))})"
+        require((low >= 0) & (high < table.shape[1]), f"`target` has values outside 0..{table.shape[1] - 1}{batch}")
         # Python integers select rows without a copy from host to device.
         return torch.stack([table[row].take(sample.long()) for row, sample in zip(rows, target, strict=True)])
 

@@ -1,0 +1,53 @@
+"""Short, seeded trainings for demos and tests.
+
+nnU-Net's SGD schedule needs tens of thousands of steps; AdamW at the paper's learning rate shows after a few hundred what
+a loss can learn. Every method is shortened alike, and the full-length trainers keep nnU-Net's optimiser.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
+
+if TYPE_CHECKING:
+    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
+else:
+    Trainer = object
+
+
+def setting(name: str, default: int) -> int:
+    """An integer from the environment: nnU-Net gives its trainers no other options."""
+    return int(os.environ.get(f"nnunet_labelset_{name}", default))
+
+
+class ShortMixin(Trainer):
+    """Put it before a trainer. Set `nnunet_labelset_epochs`, `_iterations` and `_seed` to change the length.
+
+    With `nnUNet_n_proc_DA=0` a run with the same seed sees the same patches.
+    """
+
+    def __init__(
+        self,
+        plans: dict,
+        configuration: str,
+        fold: int,
+        dataset_json: dict,
+        device: torch.device = torch.device("cuda"),  # noqa: B008  (nnU-Net's own signature)
+    ) -> None:
+        super().__init__(plans, configuration, fold, dataset_json, device)
+        self.num_epochs = setting("epochs", 10)
+        self.num_iterations_per_epoch = setting("iterations", 50)
+        self.num_val_iterations_per_epoch = max(1, self.num_iterations_per_epoch // 10)
+        self.initial_lr = 1e-3
+        seed = setting("seed", 0)
+        for seed_everything in (random.seed, np.random.seed, torch.manual_seed):
+            seed_everything(seed)
+
+    def configure_optimizers(self) -> tuple[Any, Any]:
+        optimizer = torch.optim.AdamW(self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay)
+        return optimizer, PolyLRScheduler(optimizer, self.initial_lr, self.num_epochs)

@@ -1,0 +1,251 @@
+"""What makes an nnU-Net trainer learn from label-sets: a mixin in front of nnU-Net's own trainer classes.
+
+nnU-Net keeps the network, the plans, the augmentation, the optimiser and the loops. The mixin encodes the target by
+case, swaps the loss, samples patches around unannotated voxels that say something, and counts in validation only what
+is known.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from batchgenerators.utilities.file_and_folder_operations import join
+from nnunetv2.configuration import default_num_processes
+from nnunetv2.evaluation.evaluate_predictions import save_summary_json
+from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
+from torch import distributed as dist
+from torch import nn
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses import LabelSetLoss
+from nnunet_labelset.metrics import label_set_counts
+from nnunet_labelset.patches import SampledDataset
+from nnunet_labelset.summary import label_set_summary
+
+if TYPE_CHECKING:
+    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
+else:
+    Trainer = object
+
+
+class LabelSetMixin(Trainer):
+    """Put it before an nnU-Net trainer: `class nnUNetTrainerLeafDice(LabelSetMixin, nnUNetTrainer)`."""
+
+    loss_class: ClassVar[type[LabelSetLoss]]
+
+    # nnU-Net reads the names of these parameters by inspection: they must be its own.
+    def __init__(
+        self,
+        plans: dict,
+        configuration: str,
+        fold: int,
+        dataset_json: dict,
+        device: torch.device = torch.device("cuda"),  # noqa: B008  (nnU-Net's own signature)
+    ) -> None:
+        self._resuming = bool(plans.get("continue_training"))
+        try:  # before nnU-Net makes a folder or a log file
+            self.label_sets = LabelSets.from_dataset_json(dataset_json)
+        except LabelSetError as error:
+            _stop(error)
+        super().__init__(plans, configuration, fold, dataset_json, device)
+
+    @property
+    def contract(self) -> Contract:
+        assert self.label_sets.contract is not None
+        return self.label_sets.contract
+
+    # ------------------------------------------------------------------------------------------------ start-up
+
+    def initialize(self) -> None:
+        """Check the cases of the fold before anything costs time, then go on as nnU-Net."""
+        training, validation = self.do_split()
+        try:
+            self.contract.require_cases([*training, *validation])
+        except LabelSetError as error:
+            _stop(error)
+        self._log_coverage(training, validation)
+        super().initialize()
+
+    def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
+        """Go on only with the contract that the checkpoint was trained with."""
+        checkpoint = torch.load(filename_or_checkpoint, map_location="cpu", weights_only=False, mmap=True)
+        before = Contract.from_dataset_json(checkpoint["init_args"]["dataset_json"])
+        changes = before.differences(self.contract)
+        if changes and (self._resuming or before.leaf_names != self.contract.leaf_names):
+            _stop(
+                "the contract in dataset.json has changed since this training began: "
+                + "; ".join(changes)
+                + ". Restore it, or start a new training without --c"
+            )
+        if changes:
+            self.print_to_log_file("WARNING: validating with a changed contract:", "; ".join(changes))
+        super().load_checkpoint(filename_or_checkpoint)
+
+    def _log_coverage(self, training: list[str], validation: list[str]) -> None:
+        counts = self.contract.coverage(training), self.contract.coverage(validation)
+        width = max(map(len, self.label_sets.leaf_names))
+        lines = [
+            f"  {leaf:{width}}  {counts[0][leaf]:5d} of {len(training)}  {counts[1][leaf]:5d} of {len(validation)}"
+            for leaf in self.label_sets.leaf_names
+        ]
+        self.print_to_log_file(
+            "Cases in which a leaf is annotated (training, validation):\n" + "\n".join(lines), add_timestamp=False
+        )
+        for leaf, number in counts[0].items():
+            if number == 0:
+                self.print_to_log_file(f"WARNING: no training case annotates '{leaf}': it cannot be learnt well")
+
+    # ------------------------------------------------------------------------------------------------ training
+
+    def _build_loss(self) -> nn.Module:
+        """nnU-Net's deep supervision weights around our loss."""
+        plain = super()._build_loss()
+        options = {}
+        if self.loss_class.dice is not None:
+            options = {
+                "batch_dice": self.configuration_manager.batch_dice,
+                "ddp": self.is_ddp,
+                "ignore_full_set": True,
+            }
+        loss = self.loss_class(self.label_sets, **options)
+        if not isinstance(plain, DeepSupervisionWrapper):
+            return loss
+        plain.loss = loss
+        return plain
+
+    def get_tr_and_val_datasets(self) -> tuple[Any, Any]:
+        """nnU-Net's data sets, with patches around every voxel that says something."""
+        datasets = super().get_tr_and_val_datasets()
+        if not self.label_manager.has_ignore_label:
+            return datasets
+        informative = {
+            case
+            for case, protocol in self.contract.cases.items()
+            if self.contract.protocols[protocol][-1] != self.contract.full_set
+        }
+        key = (-1, *self.label_manager.all_labels)
+        return SampledDataset(datasets[0], informative, key), SampledDataset(datasets[1], informative, key)
+
+    def _encoded(self, batch: dict) -> dict:
+        """The batch with set indices for values, on the training device."""
+        target = batch["target"]
+        if isinstance(target, list):
+            target = [scale.to(self.device, non_blocking=True) for scale in target]
+        else:
+            target = target.to(self.device, non_blocking=True)
+        return {**batch, "target": self.label_sets.encode(target, batch["keys"])}
+
+    def train_step(self, batch: dict) -> dict:
+        return super().train_step(self._encoded(batch))
+
+    # ---------------------------------------------------------------------------------------------- validation
+
+    def validation_step(self, batch: dict) -> dict:
+        """Loss, and counts of what is known: nnU-Net's own step masks the ignore label and has no label-sets."""
+        batch = self._encoded(batch)
+        data, target = batch["data"].to(self.device, non_blocking=True), batch["target"]
+        with torch.autocast("cuda") if self.device.type == "cuda" else nullcontext():
+            output = self.network(data)
+            loss = self.loss(output, target)
+        if self.enable_deep_supervision:
+            output, target = output[0], target[0]
+        sets, leaves = self.label_sets.membership.shape
+        joint = (target[:, 0] * leaves + output.argmax(1)).flatten()
+        confusion = torch.bincount(joint, minlength=sets * leaves).reshape(sets, leaves).cpu().numpy()
+        counts = label_set_counts(confusion, self.label_sets.membership.numpy())
+        return {
+            "loss": loss.detach().cpu().numpy(),
+            "tp_hard": counts.tp[1:],  # without background, as nnU-Net
+            "fp_hard": counts.fp[1:],
+            "fn_hard": counts.fn[1:],
+        }
+
+    def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
+        """Pseudo-Dice: NaN for a leaf without an annotated voxel, which is left out of the mean."""
+        counts = np.stack([np.sum([step[key] for step in val_outputs], 0) for key in ("tp_hard", "fp_hard", "fn_hard")])
+        losses = [float(step["loss"]) for step in val_outputs]
+        if self.is_ddp:
+            gathered: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, (counts, losses))
+            counts = np.sum([item[0] for item in gathered], 0)
+            losses = [loss for item in gathered for loss in item[1]]
+        tp, fp, fn = counts.astype(float)
+        annotated = tp + fn > 0
+        dice = np.divide(2 * tp, 2 * tp + fp + fn, out=np.full(tp.shape, np.nan), where=annotated)
+        if annotated.any():
+            mean = float(np.nanmean(dice))
+        else:  # no news: NaN would spoil the moving average, and with it the best checkpoint, for good
+            previous = self.logger.get_value("mean_fg_dice", step=None)
+            mean = previous[-1] if previous else 0.0
+        self.logger.log("mean_fg_dice", mean, self.current_epoch)
+        self.logger.log("dice_per_class_or_region", list(dice), self.current_epoch)
+        self.logger.log("val_losses", float(np.mean(losses)), self.current_epoch)
+
+    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
+        """nnU-Net's validation; its summary.json is then replaced by one that knows what was annotated."""
+        self._in_validation = True
+        super().perform_actual_validation(save_probabilities)
+        self._in_validation = False
+        if self.local_rank != 0:
+            return
+        folder = join(self.output_folder, "validation")
+        summary = label_set_summary(
+            join(self.preprocessed_dataset_folder_base, "gt_segmentations"),
+            folder,
+            self.contract,
+            self.dataset_json["file_ending"],
+            default_num_processes,
+        )
+        save_summary_json(summary, join(folder, "summary.json"))
+        for label, mean in summary["mean"].items():
+            self.logger.log_summary(f"final_val/class_{label}_dice", mean["Dice"])
+        self.logger.log_summary("final_val/foreground_dice", summary["foreground_mean"]["Dice"])
+        self._log_summary(summary)
+
+    def _log_summary(self, summary: dict) -> None:
+        width = max(map(len, self.label_sets.leaf_names))
+        total = len(summary["metric_per_case"])
+        lines = []
+        for label, mean in summary["mean"].items():
+            scored = sum(not np.isnan(case["metrics"][label]["Dice"]) for case in summary["metric_per_case"])
+            annotated = summary["annotated_cases"][str(label)]
+            leaf = self.label_sets.leaf_names[label]
+            lines.append(
+                f"  {leaf:{width}}  Dice {mean['Dice']:.4f}  annotated in {annotated}, scored in {scored} of {total}"
+            )
+        self.print_to_log_file("Validation where annotated:\n" + "\n".join(lines), add_timestamp=False)
+        self.print_to_log_file("Mean Validation Dice: ", summary["foreground_mean"]["Dice"])
+
+    _in_validation = False
+
+    def print_to_log_file(self, *args: Any, also_print_to_console: bool = True, add_timestamp: bool = True) -> None:
+        """nnU-Net's log, without the mean Dice that takes unannotated for absent: ours follows."""
+        if self._in_validation and args and str(args[0]).startswith("Mean Validation Dice"):
+            return
+        super().print_to_log_file(*args, also_print_to_console=also_print_to_console, add_timestamp=add_timestamp)
+
+
+class FullySupervisedMixin(LabelSetMixin):
+    """Train on the fully annotated cases only; validation keeps all of its cases."""
+
+    def do_split(self) -> tuple[list[str], list[str]]:
+        training, validation = super().do_split()
+        complete = [case for case in training if case in self.contract.cases and self.contract.is_fully_annotated(case)]
+        self.print_to_log_file(f"Fully supervised: {len(complete)} of {len(training)} training cases are complete")
+        if not complete:
+            _stop(
+                f"fold {self.fold} has no fully annotated training case: use a label-set loss "
+                "(nnUNetTrainerLeafDice), or other splits ('nnunet_labelset splits')"
+            )
+        return complete, validation
+
+
+def _stop(reason: object) -> None:
+    """End the program in one line: a traceback through nnU-Net would hide what is wrong."""
+    sys.exit(f"nnunet_labelset: error: {reason}")

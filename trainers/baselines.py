@@ -1,0 +1,14 @@
+"""Baselines 1 and 2 of the paper: fully supervised Dice and soft-target Dice."""
+
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+
+from nnunet_labelset.losses import MeanDiceLoss, SoftTargetDiceLoss
+from nnunet_labelset.trainer import FullySupervisedMixin, LabelSetMixin
+
+
+class nnUNetTrainerFullySupervisedDice(FullySupervisedMixin, nnUNetTrainer):
+    loss_class = MeanDiceLoss
+
+
+class nnUNetTrainerSoftTargetDice(LabelSetMixin, nnUNetTrainer):
+    loss_class = SoftTargetDiceLoss

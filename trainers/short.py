@@ -1,0 +1,31 @@
+"""Short, seeded versions for demos and tests: see `nnunet_labelset.short`."""
+
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+
+from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceLoss, MeanDiceLoss, SoftTargetDiceLoss
+from nnunet_labelset.short import ShortMixin
+from nnunet_labelset.trainer import FullySupervisedMixin, LabelSetMixin
+
+
+class nnUNetTrainer_short(ShortMixin, nnUNetTrainer):
+    """Plain nnU-Net, for comparison."""
+
+
+class nnUNetTrainerLeafDice_short(ShortMixin, LabelSetMixin, nnUNetTrainer):
+    loss_class = LeafDiceLoss
+
+
+class nnUNetTrainerLeafDiceCE_short(ShortMixin, LabelSetMixin, nnUNetTrainer):
+    loss_class = LeafDiceCELoss
+
+
+class nnUNetTrainerMarginalDice_short(ShortMixin, LabelSetMixin, nnUNetTrainer):
+    loss_class = MarginalDiceLoss
+
+
+class nnUNetTrainerSoftTargetDice_short(ShortMixin, LabelSetMixin, nnUNetTrainer):
+    loss_class = SoftTargetDiceLoss
+
+
+class nnUNetTrainerFullySupervisedDice_short(ShortMixin, FullySupervisedMixin, nnUNetTrainer):
+    loss_class = MeanDiceLoss
