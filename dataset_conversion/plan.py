@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.dataset_conversion.case import CaseJob
 from nnunet_labelset.dataset_conversion.case_list import Row, read_case_list
+from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.layout import find_cases
 from nnunet_labelset.dataset_conversion.manifest import LABELLED, Source
 from nnunet_labelset.dataset_conversion.scheme import Scheme

@@ -5,25 +5,22 @@ A killed run leaves the hidden folder with a record of every case that is done; 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
-from nnunet_labelset.dataset_conversion.case import CaseJob, CaseResult, convert_case
+from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
+from nnunet_labelset.dataset_conversion.records import RECORDS, convert_and_record, recall
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import check_name, read_json, some, write_json
+from nnunet_labelset.files import check_name, some, write_json
 from nnunet_labelset.parallel import map_parallel
 from nnunet_labelset.raw_dataset import INCOMPLETE, TRAINING
 
-RECORDS = ".records"
 Protocol = tuple[LabelSet, ...]
 
 
@@ -110,56 +107,13 @@ def _check_target(target: Target, jobs: Sequence[CaseJob]) -> None:
 def _convert_all(target: Target, jobs: Sequence[CaseJob], processes: int) -> tuple[dict[str, CaseResult], int]:
     records = target.staging / RECORDS
     records.mkdir(exist_ok=True)
-    results = {job.case: result for job in jobs if (result := _recall(records, job)) is not None}
+    results = {job.case: result for job in jobs if (result := recall(records, job)) is not None}
     resumed = len(results)
     todo = [job for job in jobs if job.case not in results]
-    work = partial(_convert_and_record, folder=target.staging)
+    work = partial(convert_and_record, folder=target.staging)
     for job, result in map_parallel(work, todo, processes, "converting"):
         results[job.case] = result
     return results, resumed
-
-
-def _convert_and_record(job: CaseJob, folder: Path) -> CaseResult:
-    """Runs in a worker. The record is written after the files, so that a case with a record is a whole case."""
-    record = folder / RECORDS / f"{job.case}.json"
-    record.unlink(missing_ok=True)
-    stamp = fingerprint(job)
-    result = convert_case(job, folder)
-    if not result.problems:
-        write_json(record, {"fingerprint": stamp, "result": _plain(asdict(result))})
-    return result
-
-
-def fingerprint(job: CaseJob) -> str:
-    """Changes when the rules of a case or any of its files change."""
-    stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None for path in job.inputs]
-    return hashlib.sha256(json.dumps([_plain(job), stats], sort_keys=True).encode()).hexdigest()
-
-
-def _recall(records: Path, job: CaseJob) -> CaseResult | None:
-    path = records / f"{job.case}.json"
-    if not path.is_file():
-        return None
-    record = read_json(path)
-    if record.get("fingerprint") != fingerprint(job):
-        return None
-    result = CaseResult(**record["result"])
-    if result.protocol is not None:
-        result.protocol = tuple(frozenset(labels) for labels in result.protocol)
-    return result
-
-
-def _plain(value: Any) -> Any:
-    """Data classes, sets and paths as JSON, sets in order."""
-    if is_dataclass(value):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _contract(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseResult]) -> Contract:

@@ -1,0 +1,112 @@
+"""Read and check the files of one case; every problem is noted, so that a run can report all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
+from nnunet_labelset.dataset_conversion.values import count_values
+from nnunet_labelset.dataset_conversion.volumes import Volume, count_not_finite, read_volume
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import some
+from nnunet_labelset.images import geometry_difference, integer_array
+
+
+class CaseReader:
+    """Reads the files of a job; problems and notes go to `result`, changed images (4D, NaN) to `changed`."""
+
+    def __init__(self, job: CaseJob, result: CaseResult) -> None:
+        self.job, self.result = job, result
+        self.changed: set[Path] = set()
+
+    def read(self, path: Path, image: bool = False) -> Volume | None:
+        """A 3D volume of finite values, or None after noting the problem."""
+        try:
+            volume = read_volume(path)
+            if volume.array.ndim == 4:
+                if len(volume.array) > 1 and not self.job.first_volume:
+                    raise LabelSetError(f"{path}: 4D, size {volume.GetSize()}: 'first_volume = true' takes volume 0")
+                self.result.notes.append("4D file, volume 0 taken")
+                volume = replace(volume, array=volume.array[0])
+                self.changed.add(path)
+            if volume.array.ndim != 3:
+                raise LabelSetError(f"{path}: expected a 3D volume, but got {volume.array.ndim}D")
+            return self.finite(volume, path, image)
+        except LabelSetError as error:
+            self.result.problems.append(str(error))
+            return None
+
+    def finite(self, volume: Volume, path: Path, image: bool) -> Volume:
+        count = count_not_finite(volume.array)
+        if not count:
+            return volume
+        if not self.job.replace_nan:
+            raise LabelSetError(f"{path}: {count} voxels are NaN or infinite: 'replace_nan = true' makes them 0")
+        self.result.notes.append(f"NaN {'in the image' if image else 'among the labels'} replaced by 0")
+        self.changed.add(path)
+        return replace(volume, array=np.nan_to_num(volume.array, nan=0.0, posinf=0.0, neginf=0.0))
+
+    def check_geometry(self, volume: Volume | None, path: Path, reference: Volume | None, other: Path) -> bool:
+        if volume is None or reference is None:
+            return False
+        difference = geometry_difference(volume, reference)
+        if difference:
+            self.result.problems.append(f"{path}: geometry differs from {other.name}: {difference}")
+        return not difference
+
+    def read_labels(self, reference: Volume | None) -> np.ndarray | None:
+        """The values of the label file, or the structures' files painted into one array."""
+        painted: np.ndarray | None = None
+        for number, path in enumerate(self.job.labels, start=1):
+            if path is None:
+                continue
+            volume = self.read(path)
+            if volume is None:
+                continue
+            if reference is not None:
+                self.check_geometry(volume, path, reference, self.job.images[0])
+            try:
+                array = integer_array(volume.array, path)
+            except LabelSetError as error:
+                self.result.problems.append(str(error))
+                continue
+            if not self.job.per_structure:
+                return array
+            if painted is None:
+                painted = np.zeros(array.shape, dtype=np.uint16)
+            if array.shape == painted.shape:
+                self.paint(painted, array, number, path)
+        return painted
+
+    def paint(self, painted: np.ndarray, array: np.ndarray, number: int, path: Path) -> None:
+        counts = {value: count for value, count in count_values(array).items() if value}
+        if len(counts) > 1:
+            self.result.problems.append(f"{path}: expected one value besides 0, but got {counted(counts)}")
+        inside = array != 0
+        overlap = int(np.count_nonzero(painted[inside]))
+        if overlap and not self.job.overlap:
+            self.result.problems.append(
+                f"{path}: {overlap} voxels belong to another structure too: 'overlap = \"last\"' lets later ones win"
+            )
+        painted[inside] = number
+
+    def read_mask(self, reference: Volume | None) -> np.ndarray | None:
+        assert self.job.mask is not None
+        volume = self.read(self.job.mask)
+        if volume is None:
+            return None
+        if reference is not None and not self.check_geometry(volume, self.job.mask, reference, self.job.images[0]):
+            return None
+        mask = volume.array > 0.5  # 1.00000006 after header scaling
+        if not mask.any():
+            self.result.problems.append(f"{self.job.mask}: the mask is empty")
+        return mask
+
+
+def counted(counts: Mapping[int, int]) -> str:
+    """Values and their voxels for a message."""
+    return some(f"{value} ({count} voxels)" for value, count in sorted(counts.items()))

@@ -1,0 +1,68 @@
+"""Values of TOML tables, checked; errors say where they stand."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LabelSetError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise LabelSetError(f"{path}: not readable as TOML: {error}") from None
+
+
+def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise LabelSetError(f"{where}: unknown key '{key}'{did_you_mean(key, sorted(known))}")
+
+
+def check_regex(regex: Any, where: str) -> None:
+    try:
+        re.compile(regex)
+    except (re.error, TypeError) as error:
+        raise LabelSetError(f"{where}: case: not a regular expression: {error}") from None
+
+
+def get_text(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:
+    value = table.get(key, default)
+    if not isinstance(value, str):
+        raise LabelSetError(f"{where}: {key}: expected a text, but got {value!r}")
+    return value
+
+
+def get_flag(table: Mapping[str, Any], key: str, where: str) -> bool:
+    value = table.get(key, False)
+    if not isinstance(value, bool):
+        raise LabelSetError(f"{where}: {key}: expected true or false, but got {value!r}")
+    return value
+
+
+def get_texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    value = table.get(key)
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
+        raise LabelSetError(f"{where}: {key}: expected a text or a list of texts, but got {value!r}")
+    return tuple(value)
+
+
+def get_patterns(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    patterns = get_texts(table, key, where)
+    for pattern in patterns:
+        if "{case}" not in pattern:
+            raise LabelSetError(f"{where}: {key}: pattern '{pattern}' has no {{case}}")
+    return patterns
