@@ -1,0 +1,138 @@
+"""The tables of a report: coverage, leaves, groups, cases and files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.coverage import coverage_table, describe_label_sets
+from nnunet_labelset.report_comparison import metric_cell, score_cell
+from nnunet_labelset.report_page import Cell, number, table, text
+from nnunet_labelset.report_result import METRICS, Result, link, mean_dice, spoken, used_metrics
+
+
+def coverage_section(contract: Contract, evaluated: Sequence[str]) -> str:
+    """In how many cases each leaf is annotated: those that were evaluated, and the others, which trained."""
+    known = [case for case in evaluated if case in contract.cases]
+    others = [case for case in contract.cases if case not in set(evaluated)]
+    rows = coverage_table(contract, others, part="not evaluated (training)") if others else []
+    starts = [0, len(rows)]
+    rows += coverage_table(contract, known, part="evaluated") if known else []
+    cells = [
+        [
+            text(row.part, "text"),
+            text(row.group, "text"),
+            number(row.cases, 0),
+            *(_shaded(row.counts[leaf], row.cases) for leaf in row.counts),
+        ]
+        for row in rows
+    ]
+    columns = ["cases", "group", "n", *(spoken(leaf) for leaf in contract.leaf_names[1:])]
+    sets = describe_label_sets(contract)
+    note = (
+        f'<p class="note">{escape(sets.splitlines()[0])} {escape("; ".join(map(str.strip, sets.splitlines()[1:])))}</p>'
+    )
+    intro = "<p>Number of cases in which each leaf is annotated, by protocol. Darker: a larger share of the group.</p>"
+    return intro + table("Coverage", columns, cells, 2, starts) + (note if sets else "")
+
+
+def _shaded(count: int, of: int) -> Cell:
+    share = count / of if of else 0
+    return Cell(str(count), str(count), style=f"background:rgba(0,114,178,{0.45 * share:.2f})")
+
+
+def groups_section(results: Sequence[Result]) -> str:
+    """Mean (sd) of every group, method and metric; nothing if all cases are in one group."""
+    parts = []
+    leaves = results[0].metrics["leaves"]
+    for column in results[0].metrics["group_columns"]:
+        groups = {name for result in results for name in result.metrics["summary"]["groups"].get(column, {})}
+        if len(groups) < 2:
+            continue
+        rows: list[list[Cell]] = []
+        starts = []
+        for group in sorted(groups):
+            starts.append(len(rows))
+            for metric in used_metrics(results):
+                for result in results:
+                    found = result.metrics["summary"]["groups"].get(column, {}).get(group)
+                    if found is None:
+                        continue
+                    scores = [{**found["leaves"][leaf][metric], "metric": metric} for leaf in leaves]
+                    plain = [score_cell({**score, "best": False, "mark": ""}) for score in scores]
+                    name = text(group or "(not known)")
+                    rows.append([name, text(result.name), metric_cell(metric), number(found["n_cases"], 0), *plain])
+        columns = ["group", "method", "metric", "cases", *map(spoken, leaves)]
+        parts.append(f"<h3>By {escape(column)}</h3>" + table(f"By {column}", columns, rows, 3, starts))
+    return "".join(parts)
+
+
+def summary_section(results: Sequence[Result]) -> str:
+    """Scores of every method and leaf, and how often each outcome occurred (unannotated is not missed)."""
+    outcomes = ("scored", "missed", "absent_in_reference", "absent_in_both", "unannotated")
+    metrics = used_metrics(results)
+    rows: list[list[Cell]] = []
+    starts = []
+    for result in results:
+        starts.append(len(rows))
+        for leaf, found in result.metrics["summary"]["overall"]["leaves"].items():
+            rows.append([text(result.name), text(spoken(leaf), "text")])
+            for metric in metrics:
+                median = found[metric]["median"]
+                rows[-1].append(score_cell({**found[metric], "metric": metric, "best": False, "mark": ""}))
+                rows[-1].append(number(None if median is None else METRICS[metric][2] * median))
+            rows[-1] += [number(found["outcomes"][outcome], 0) for outcome in outcomes]
+            rows[-1].append(number(found["union"], 0))
+    intro = (
+        "<p>Scored: present in reference and prediction. Missed: not predicted. Absent in the reference: predicted "
+        "where it is known not to be. Unannotated: nobody knows, so nothing is scored. Union: scored together with the "
+        "leaves that the reference does not tell apart.</p>"
+    )
+    heads = [
+        f"{METRICS[metric][0]} {METRICS[metric][1]}\n{what}" for metric in metrics for what in ("mean (sd)", "median")
+    ]
+    counted = ["scored", "missed", "absent in\nreference", "absent\nin both", "unanno-\ntated", "union"]
+    return intro + table("Summary", ["method", "leaf", *heads, *counted], rows, 2, starts)
+
+
+def all_cases_section(results: Sequence[Result], folder: Path) -> str:
+    """Every case with its mean Dice and its files."""
+    columns = [*results[0].metrics["group_columns"]]
+    names = sorted({case for result in results for case in result.cases})
+    rows = []
+    for name in names:
+        of = [result.cases.get(name) for result in results]
+        known = next(case for case in of if case is not None)
+        files = [link(known["reference_file"], folder, "reference")]
+        files += [
+            link(case["prediction_file"], folder, result.name) for case, result in zip(of, results, strict=True) if case
+        ]
+        rows.append(
+            [
+                text(name),
+                *(text(known["groups"].get(column, "")) for column in columns),
+                *(number(mean_dice(case), shown=None) for case in of),
+                Cell(", ".join(files), kind="name"),
+            ]
+        )
+    heads = ["case", *columns, *(f"{result.name}\nmean Dice %" for result in results), "files"]
+    return "<p>Mean Dice over the leaves that are scored in a case.</p>" + table("Cases", heads, rows, 1 + len(columns))
+
+
+def files_section(results: Sequence[Result], folder: Path) -> str:
+    items = []
+    for result in results:
+        names = ("metrics.json", "summary.json", "per_case.csv", "summary.csv")
+        links = ", ".join(
+            link(path, folder, path.name) for name in names if (path := result.file.parent / name).is_file()
+        )
+        settings = result.metrics["settings"]
+        items.append(
+            f"<li>{escape(result.name)}: {links}; predictions: {link(settings['prediction_folder'], folder)}</li>"
+        )
+    settings = results[0].metrics["settings"]
+    items.append(f"<li>references: {link(settings['reference_folder'], folder)}</li>")
+    items.append(f"<li>data set: {link(settings['dataset_json'], folder)}</li>")
+    return f"<ul>{''.join(items)}</ul>"
