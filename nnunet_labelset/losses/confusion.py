@@ -20,6 +20,7 @@ from nnunet_labelset.label_sets import require
 NO_CROSS_ENTROPY = -1.0  # an operator has no optional outputs: a negative gamma says "no cross entropy"
 CPU_CHUNK = 2**19  # elements of a chunk: its working set stays near the cache
 DEVICE_CHUNK = 2**24  # few kernel launches, bounded memory
+BLOCK = 2**11  # voxels that are added one by one in float32; chunks are multiples of it
 SAFE_MASS = 1e-30  # below, a sum of probabilities loses digits
 
 
@@ -203,12 +204,22 @@ def _sum_by_set(values: Tensor, k: Tensor, num_sets: int) -> Tensor:
     """Sum the columns of values `(R, n)` by set index `(n,)`: `(K, R)`.
 
     Adding in place is fastest on the CPU but depends on the order of threads elsewhere; a product with the one-hot
-    matrix of the chunk does not.
+    matrix of the chunk does not. Probabilities that are much alike, added one by one to a long sum, are all rounded in
+    the same direction (0.3% after 200000 voxels): hence sums of blocks.
     """
-    if values.device.type == "cpu":
-        sums = values.new_zeros(len(values), num_sets)
-        return sums.scatter_add_(1, k.expand(len(values), -1), values).T
-    return _sum_by_product(values, k, num_sets)
+    if values.device.type != "cpu":
+        return _sum_by_product(values, k, num_sets)
+    rows, voxels = values.shape
+    sums = values.new_zeros(rows, num_sets)
+    whole = voxels - voxels % BLOCK
+    if whole:
+        shape = (rows, whole // BLOCK, BLOCK)
+        blocks = values.new_zeros(*shape[:2], num_sets)
+        blocks.scatter_add_(2, k[:whole].view(shape[1:]).expand(shape), values[:, :whole].unflatten(1, shape[1:]))
+        sums += blocks.sum(1)
+    if whole < voxels:
+        sums.scatter_add_(1, k[whole:].expand(rows, -1), values[:, whole:])
+    return sums.T
 
 
 def _sum_by_product(values: Tensor, k: Tensor, num_sets: int) -> Tensor:
@@ -221,7 +232,8 @@ def _chunks(logits: Tensor, target: Tensor, num_sets: int) -> Iterator[tuple[int
     x, k = logits.detach().flatten(2), target.flatten(1)
     voxels = x.shape[2]
     on_cpu = x.device.type == "cpu"
-    size = max(2**12, CPU_CHUNK // x.shape[1] if on_cpu else DEVICE_CHUNK // (x.shape[1] + num_sets))
+    size = CPU_CHUNK // x.shape[1] if on_cpu else DEVICE_CHUNK // (x.shape[1] + num_sets)
+    size = max(2, size // BLOCK) * BLOCK
     for b in range(len(x)):
         for start in range(0, voxels, size):
             chunk = slice(start, start + size)
