@@ -1,0 +1,96 @@
+"""Which of nnU-Net's postprocessing steps help, judged by label-set-aware Dice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.files import case_files, read_json, write_json
+from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.summary import label_set_summary
+
+
+def choose_postprocessing(folder: Path, references: Path, contract: Contract, processes: int) -> dict[str, Any]:
+    """Try to keep only the largest component, of the whole foreground and of each leaf; returns the last summary.
+
+    nnU-Net's steps and its careful rule: the whole foreground only if the mean improves and no leaf gets worse, a leaf
+    only if its own Dice improves. Writes what `nnUNetv2_find_best_configuration` writes: `postprocessed/`,
+    `postprocessing.pkl` for `nnUNetv2_apply_postprocessing`, and `postprocessing.json`.
+    """
+    from batchgenerators.utilities.file_and_folder_operations import save_pickle
+    from nnunetv2.evaluation.evaluate_predictions import save_summary_json
+    from nnunetv2.postprocessing.remove_connected_components import remove_all_but_largest_component_from_segmentation
+    from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
+
+    reader_writer = PlansManager(str(folder / "plans.json")).image_reader_writer_class()
+    dataset_json = read_json(folder / "dataset.json")
+    ending = dataset_json["file_ending"]
+    labels = list(range(1, contract.num_leaves))
+    before = best = label_set_summary(references, folder, contract, ending, processes)
+    chosen: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix=".postprocessing_", dir=folder) as temporary:
+        current = folder
+        steps: list[int | list[int]] = [labels, *(labels if len(labels) > 1 else [])]
+        for number, step in enumerate(steps):
+            candidate = Path(temporary) / f"step_{number}"
+            options = {"labels_or_regions": step}
+            function = remove_all_but_largest_component_from_segmentation
+            candidate.mkdir()
+            jobs = [
+                (str(file), str(candidate / file.name), reader_writer, [function], [options])
+                for file in case_files(current, ending).values()
+            ]
+            name = "the foreground" if isinstance(step, list) else contract.leaf_names[step]
+            for _ in map_parallel(_postprocess, jobs, processes, f"Largest component of {name}"):
+                pass
+            after = label_set_summary(references, candidate, contract, ending, processes)
+            helps = _improves(best, after, step)
+            scores = [_dice(summary, step) for summary in (best, after)]
+            verdict = "helps" if helps else "does not help"
+            print(
+                f"Keeping the largest component of {name} {verdict}: Dice {scores[0]:.5f} before, {scores[1]:.5f} after"
+            )
+            if helps:
+                chosen, current, best = [*chosen, options], candidate, after
+        result = Path(temporary) / "result"
+        result.mkdir()
+        for file in case_files(current, ending).values():
+            shutil.copy(file, result)
+        for name in ("plans.json", "dataset.json"):
+            shutil.copy(folder / name, result)
+        save_summary_json(best, str(result / "summary.json"))
+        save_pickle(([function] * len(chosen), chosen), str(Path(temporary) / "postprocessing.pkl"))
+        shutil.rmtree(folder / "postprocessed", ignore_errors=True)
+        os.replace(result, folder / "postprocessed")
+        os.replace(Path(temporary) / "postprocessing.pkl", folder / "postprocessing.pkl")
+    parts = {"input_folder": before, "postprocessed": best}
+    write_json(
+        folder / "postprocessing.json",
+        {
+            **{name: {key: part[key] for key in ("foreground_mean", "mean")} for name, part in parts.items()},
+            "postprocessing_fns": [function.__name__] * len(chosen),
+            "postprocessing_kwargs": chosen,
+        },
+    )
+    return best
+
+
+def _postprocess(job: tuple[Any, ...]) -> None:
+    from nnunetv2.postprocessing.remove_connected_components import load_postprocess_save
+
+    load_postprocess_save(*job)
+
+
+def _dice(summary: Mapping[str, Any], step: int | list[int]) -> float:
+    return summary["foreground_mean"]["Dice"] if isinstance(step, list) else summary["mean"][step]["Dice"]
+
+
+def _improves(before: Mapping[str, Any], after: Mapping[str, Any], step: int | list[int]) -> bool:
+    """A leaf without any score is NaN, which neither improves nor gets worse."""
+    worse = [label for label in after["mean"] if _dice(after, label) < _dice(before, label)]
+    return _dice(after, step) > _dice(before, step) and not (isinstance(step, list) and worse)

@@ -1,0 +1,237 @@
+"""`nnunet_labelset find_best_configuration`: nnU-Net's command of this name, decided by label-set-aware Dice.
+
+nnU-Net collects the cross-validation, ensembles, and writes the inference instructions; only the scores are ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import find_dataset, nnunet_folder, read_json, some, write_json
+from nnunet_labelset.parallel import default_processes
+from nnunet_labelset.summary import label_set_summary
+
+CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
+NNUNET_SUMMARY = "summary_nnunet.json"  # what nnU-Net counts, beside our summary.json
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model or an ensemble of two, with the folder of its cross-validation and both scores."""
+
+    name: str
+    models: tuple[Mapping[str, str], ...]
+    folder: Path
+    dice: float
+    nnunet_dice: float
+
+
+class Selection:
+    """The data set, folds and options of one search."""
+
+    def __init__(self, dataset: str, folds: Sequence[int], processes: int, overwrite: bool) -> None:
+        for variable in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
+            nnunet_folder(variable)
+        self.preprocessed = find_dataset(dataset, "nnUNet_preprocessed")
+        self.name = self.preprocessed.name
+        self.results = find_dataset(self.name, "nnUNet_results")
+        self.references = self.preprocessed / "gt_segmentations"
+        if not self.references.is_dir():
+            raise LabelSetError(f"{self.references}: no such folder: run nnUNetv2_plan_and_preprocess")
+        self.folds, self.processes, self.overwrite = tuple(folds), processes, overwrite
+
+    def available(self, trainers: Sequence[str], configurations: Sequence[str], plans: Sequence[str]) -> list[dict]:
+        """The trained models; a configuration that the plans do not have is left out, as in nnU-Net."""
+        from nnunetv2.evaluation.find_best_configuration import (
+            dumb_trainer_config_plans_to_trained_models_dict,
+            filter_available_models,
+        )
+
+        for name in plans:
+            if not (self.preprocessed / f"{name}.json").is_file():
+                raise LabelSetError(f"{self.preprocessed}: no plans {name}.json; name your plans with -p")
+        wanted = dumb_trainer_config_plans_to_trained_models_dict(list(trainers), list(configurations), list(plans))
+        with _one_line("train it, or name what you have trained with -c, -tr and -p"):
+            models = filter_available_models(wanted, self.name)
+        if not models:
+            raise LabelSetError(f"the plans {some(plans)} have none of the configurations {some(configurations)}")
+        return models
+
+    def model(self, model: Mapping[str, str]) -> Candidate:
+        """Collect the validation of all folds with nnU-Net, then count again with label-sets."""
+        from nnunetv2.evaluation.accumulate_cv_results import accumulate_cv_results
+        from nnunetv2.utilities.file_path_utilities import folds_tuple_to_string
+
+        folder = self.model_folder(model)
+        merged = folder / f"crossval_results_folds_{folds_tuple_to_string(self.folds)}"
+        with _one_line("train all folds, or name those that you have with -f"):
+            accumulate_cv_results(str(folder), str(merged), self.folds, self.processes, self.overwrite)
+        if "annotated_cases" not in read_json(merged / "summary.json"):  # ours, from an earlier run, stays
+            os.replace(merged / "summary.json", merged / NNUNET_SUMMARY)
+        return self._candidate(folder.name, (model,), merged)
+
+    def ensemble(self, first: Mapping[str, str], second: Mapping[str, str]) -> Candidate:
+        """Average the probabilities of two models with nnU-Net, then count with label-sets."""
+        from nnunetv2.ensembling.ensemble import ensemble_crossvalidations
+        from nnunetv2.evaluation.evaluate_predictions import compute_metrics_on_folder
+        from nnunetv2.utilities.file_path_utilities import get_ensemble_name
+        from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
+
+        folders = [str(self.model_folder(model)) for model in (first, second)]
+        name = get_ensemble_name(*folders, self.folds)
+        merged = self.results / "ensembles" / name
+        with _one_line("or leave ensembles out with --disable_ensembling"):
+            ensemble_crossvalidations(folders, str(merged), self.folds, self.processes, overwrite=self.overwrite)
+        dataset_json = read_json(merged / "dataset.json")
+        plans = PlansManager(str(merged / "plans.json"))
+        labels = plans.get_label_manager(dataset_json)
+        compute_metrics_on_folder(
+            str(self.references),
+            str(merged),
+            str(merged / NNUNET_SUMMARY),
+            plans.image_reader_writer_class(),
+            dataset_json["file_ending"],
+            labels.foreground_labels,
+            labels.ignore_label,
+            self.processes,
+        )
+        return self._candidate(name, (first, second), merged)
+
+    def require_probabilities(self, models: Sequence[Mapping[str, str]]) -> None:
+        """Fail before the long work, not after it, if there is nothing to ensemble."""
+        for model in models:
+            for fold in self.folds:
+                folder = self.model_folder(model) / f"fold_{fold}" / "validation"
+                if folder.is_dir() and not any(folder.glob("*.npz")):
+                    raise LabelSetError(
+                        f"{folder}: no .npz files to ensemble: run nnUNetv2_train with --val --npz, or leave ensembles "
+                        f"out with --disable_ensembling"
+                    )
+
+    def model_folder(self, model: Mapping[str, str]) -> Path:
+        from nnunetv2.utilities.file_path_utilities import get_output_folder
+
+        return Path(get_output_folder(self.name, model["trainer"], model["plans"], model["configuration"]))
+
+    def _candidate(self, name: str, models: tuple[Mapping[str, str], ...], folder: Path) -> Candidate:
+        from nnunetv2.evaluation.evaluate_predictions import save_summary_json
+
+        dataset_json = read_json(folder / "dataset.json")
+        contract = Contract.from_dataset_json(dataset_json)
+        summary = label_set_summary(self.references, folder, contract, dataset_json["file_ending"], self.processes)
+        save_summary_json(summary, str(folder / "summary.json"))
+        theirs = read_json(folder / NNUNET_SUMMARY)["foreground_mean"]["Dice"]
+        return Candidate(name, models, folder, summary["foreground_mean"]["Dice"], theirs)
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The highest label-set-aware Dice; of equals the first, which is the simplest."""
+    scored = [candidate for candidate in candidates if not math.isnan(candidate.dice)]
+    if not scored:
+        raise LabelSetError("no leaf is annotated in any validation case, so nothing can be compared: check the splits")
+    return max(scored, key=lambda candidate: candidate.dice)
+
+
+def nnunet_choice(candidates: Sequence[Candidate]) -> Candidate | None:
+    """What nnU-Net's own command would choose; None where it fails because a mean is NaN."""
+    if any(math.isnan(candidate.nnunet_dice) for candidate in candidates):
+        return None
+    return max(candidates, key=lambda candidate: candidate.nnunet_dice)
+
+
+def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
+    """All scores, and where nnU-Net would choose differently."""
+    wide = max(len(candidate.name) for candidate in candidates)
+    lines = [f"{'':{wide}}  label-set-aware  nnU-Net's"]
+    lines += [f"{c.name:{wide}}  {c.dice:15.4f}  {c.nnunet_dice:9.4f}" for c in candidates]
+    lines.append(f"Best by label-set-aware Dice: {best.name}")
+    theirs = nnunet_choice(candidates)
+    if theirs is None:
+        lines.append("nnUNetv2_find_best_configuration may fail here: one of its mean Dice scores is NaN")
+    elif theirs is not best:
+        lines.append(
+            f"nnUNetv2_find_best_configuration would choose {theirs.name}: it takes every value of the label files for "
+            "a leaf, and counts nothing where the label is ignore"
+        )
+    else:
+        lines.append("nnUNetv2_find_best_configuration would choose the same")
+    return "\n".join(lines)
+
+
+@contextmanager
+def _one_line(advice: str) -> Iterator[None]:
+    """What nnU-Net says about missing models or files, in one line, with what to do."""
+    try:
+        yield
+    except (RuntimeError, AssertionError, FileNotFoundError) as error:
+        raise LabelSetError(f"{' '.join(str(error).split())} ({advice})") from error
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dataset_name_or_id", help="data set: id or name")
+    parser.add_argument("-tr", nargs="+", default=["nnUNetTrainerLeafDice"], help="trainers (default: %(default)s)")
+    parser.add_argument("-c", nargs="+", default=list(CONFIGURATIONS), help="configurations (default: %(default)s)")
+    parser.add_argument("-p", nargs="+", default=["nnUNetPlans"], help="plans (default: %(default)s)")
+    parser.add_argument("-f", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="folds (default: %(default)s)")
+    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+    parser.add_argument("--disable_ensembling", action="store_true", help="compare single models only")
+    parser.add_argument("--no_overwrite", action="store_true", help="keep what an earlier run collected and ensembled")
+
+
+def run(args: argparse.Namespace) -> None:
+    selection = Selection(args.dataset_name_or_id, args.f, args.np, not args.no_overwrite)
+    models = selection.available(args.tr, args.c, args.p)
+    ensembling = len(models) > 1 and not args.disable_ensembling
+    if ensembling:
+        selection.require_probabilities(models)
+    candidates = [selection.model(model) for model in models]
+    if ensembling:
+        candidates += [selection.ensemble(first, second) for first, second in combinations(models, 2)]
+    best = choose(candidates)
+    write_choice(selection, candidates, best, models, ensembling=not args.disable_ensembling)
+
+
+def write_choice(
+    selection: Selection, candidates: Sequence[Candidate], best: Candidate, models: list[dict], ensembling: bool
+) -> None:
+    """Postprocessing, inference_information.json and nnU-Net's inference_instructions.txt."""
+    from nnunetv2.evaluation.find_best_configuration import print_inference_instructions
+
+    from nnunet_labelset.postprocessing import choose_postprocessing
+
+    contract = Contract.from_dataset_json(read_json(best.folder / "dataset.json"))
+    after = choose_postprocessing(best.folder, selection.references, contract, selection.processes)
+    theirs = nnunet_choice(candidates)
+    information: dict[str, Any] = {
+        "folds": list(selection.folds),
+        "dataset_name_or_id": selection.name,
+        "considered_models": models,
+        "ensembling_allowed": ensembling,
+        "all_results": {candidate.name: candidate.dice for candidate in candidates},
+        "all_results_of_nnunet": {candidate.name: candidate.nnunet_dice for candidate in candidates},
+        "choice_of_nnunet": theirs.name if theirs else None,
+        "best_model_or_ensemble": {
+            "result_on_crossval_pre_pp": best.dice,
+            "result_on_crossval_post_pp": after["foreground_mean"]["Dice"],
+            "postprocessing_file": str(best.folder / "postprocessing.pkl"),
+            "some_plans_file": str(best.folder / "plans.json"),
+            "selected_model_or_models": [
+                {"configuration": m["configuration"], "trainer": m["trainer"], "plans_identifier": m["plans"]}
+                for m in best.models
+            ],
+        },
+    }
+    write_json(selection.results / "inference_information.json", information)
+    instructions = selection.results / "inference_instructions.txt"
+    print_inference_instructions(information, instructions_file=str(instructions))
+    print(f"\n{describe_choice(candidates, best)}\nwritten to {instructions}")
