@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
 from nnunet_labelset.dataset_conversion.scheme import interpret
 from nnunet_labelset.dataset_conversion.values import count_values, remap
 from nnunet_labelset.dataset_conversion.volumes import Volume, write_volume
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.files import some
 from nnunet_labelset.raw_dataset import TRAINING
 
@@ -106,22 +109,27 @@ class _Conversion:
             assert image is not None
             self.write(image, "images", name)
             return
-        target, temporary = self.target("images", name)
-        if self.job.link:
-            os.symlink(path.resolve(), temporary)
-        else:
-            shutil.copyfile(path, temporary)
-        os.replace(temporary, target)
+        with self.target("images", name) as temporary:
+            if self.job.link:
+                os.symlink(path.resolve(), temporary)
+            else:
+                shutil.copyfile(path, temporary)
 
-    def write(self, image: Volume, kind: str, name: str) -> None:
-        target, temporary = self.target(kind, name)
-        write_volume(image, temporary)
-        os.replace(temporary, target)
+    def write(self, volume: Volume, kind: str, name: str) -> None:
+        with self.target(kind, name) as temporary:
+            write_volume(volume, temporary)
 
-    def target(self, kind: str, name: str) -> tuple[Path, Path]:
-        """The file and a temporary name beside it; a leftover of a killed run is removed."""
+    @contextmanager
+    def target(self, kind: str, name: str) -> Iterator[Path]:
+        """A temporary name beside the file, which then takes its place; a leftover of a killed run is removed."""
         part = self.folder / (kind + ("Tr" if self.job.part == TRAINING else "Ts"))
-        part.mkdir(parents=True, exist_ok=True)
         temporary = part / f".{name}{self.job.ending}"
-        temporary.unlink(missing_ok=True)
-        return part / f"{name}{self.job.ending}", temporary
+        try:
+            part.mkdir(parents=True, exist_ok=True)
+            temporary.unlink(missing_ok=True)
+            yield temporary
+            os.replace(temporary, part / f"{name}{self.job.ending}")
+        except (OSError, RuntimeError) as error:  # SimpleITK raises RuntimeError
+            temporary.unlink(missing_ok=True)
+            reason = str(error).strip().splitlines()[-1].strip()
+            raise LabelSetError(f"{part / name}{self.job.ending}: not written: {reason}") from None

@@ -51,10 +51,11 @@ class Meaning:
         Annotated leaves keep their value even where they do not occur: an absent leaf is still an annotated one.
         """
         always = {self.inside, self.outside} | {labels for labels in self.values.values() if len(labels) == 1}
-        storage = allocate(always | set(self.values.values()), num_leaves, self.unannotated)
-        if not storage.merged:
-            return storage
-        return allocate(always | {self.values[value] for value in present if value in self.values}, num_leaves)
+        occurring = {labels for value, labels in self.values.items() if value in present}
+        # A value for "any leaf" is often declared and never used; it must not take `ignore` from the unannotated set.
+        declared = {labels for labels in self.values.values() if len(labels) < num_leaves}
+        storage = allocate(always | declared | occurring, num_leaves, self.unannotated)
+        return allocate(always | occurring, num_leaves, self.unannotated) if storage.merged else storage
 
 
 def interpret(scheme: Scheme, present: Collection[int]) -> Meaning:

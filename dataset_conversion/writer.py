@@ -68,9 +68,12 @@ def write_dataset(
 ) -> Written:
     """Convert all jobs and publish the data set, or raise one error that lists every problem, with nothing written."""
     _check_target(target, jobs)
-    target.staging.mkdir(parents=True, exist_ok=True)
-    (target.staging / INCOMPLETE).touch()
-    (target.staging / "dataset.json").unlink(missing_ok=True)
+    try:
+        target.staging.mkdir(parents=True, exist_ok=True)
+        (target.staging / INCOMPLETE).touch()
+        (target.staging / "dataset.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise LabelSetError(f"{target.staging}: not writable: {error.strerror}") from None
     results, resumed = _convert_all(target, jobs, processes)
     bad = [*problems, *((job.case, text) for job in jobs for text in results[job.case].problems)]
     skipped = {case for case, _ in bad}

@@ -1,0 +1,164 @@
+"""`nnunet_labelset merge`: data sets with different labels in one label space."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conversion_helpers import SHAPE, contract_of, label_sets_of, random_image, read_array, slabs, write_volume
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.files import read_json, write_json
+
+BACKGROUND = "background"
+
+
+def write_nnunet(raw: Path, name: str, labels: dict[str, int], cases: dict[str, np.ndarray], **extra) -> Path:
+    folder = raw / name
+    for number, (case, array) in enumerate(cases.items()):
+        write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", random_image(number))
+        write_volume(folder / "labelsTr" / f"{case}.nii.gz", array)
+    content = {"channel_names": {"0": "CT"}, "labels": labels, "numTraining": len(cases), "file_ending": ".nii.gz"}
+    write_json(folder / "dataset.json", {**content, **extra})
+    return folder
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch) -> Path:
+    """Liver with cancer; spleen; liver that includes the tumour, beside ignored voxels."""
+    raw = tmp_path / "raw"
+    monkeypatch.setenv("nnUNet_raw", str(raw))
+    write_nnunet(raw, "Dataset003_Liver", {BACKGROUND: 0, "liver": 1, "cancer": 2}, {"liver_1": slabs(1, 2)})
+    write_nnunet(raw, "Dataset009_Spleen", {BACKGROUND: 0, "spleen": 1}, {"spleen_2": slabs(1)})
+    labels = {BACKGROUND: 0, "kidney": 1, "liver": 2, "ignore": 3}
+    write_nnunet(raw, "Dataset012_Organs", labels, {"organs_3": slabs(1, 2, 3)})
+    return raw
+
+
+RENAMES = ["--label", "3:cancer=tumour", "--label", "Dataset012_Organs:liver=liver+tumour"]
+
+
+def merge(*arguments: str) -> int:
+    return main(["merge", "-d", "50", "-n", "All", "-np", "1", *arguments])
+
+
+def test_merge_by_name(raw, capsys):
+    write_volume(raw / "Dataset009_Spleen" / "imagesTs" / "spleen_9_0000.nii.gz", random_image(9))
+    assert merge("3", "9", "12", *RENAMES) == 0
+    dataset = raw / "Dataset050_All"
+    contract = contract_of(dataset)
+    assert contract.leaf_names == (BACKGROUND, "liver", "tumour", "spleen", "kidney")
+    expected = {
+        "liver_1": {0: {BACKGROUND, "spleen", "kidney"}, 1: {"liver"}, 2: {"tumour"}},
+        "spleen_2": {0: {BACKGROUND, "liver", "tumour", "kidney"}, 1: {"spleen"}},
+        "organs_3": {0: {BACKGROUND, "spleen"}, 1: {"kidney"}, 2: {"liver", "tumour"}, 3: set(contract.leaf_names)},
+    }
+    files = {"liver_1": slabs(1, 2), "spleen_2": slabs(1), "organs_3": slabs(1, 2, 3)}
+    for case, meanings in expected.items():
+        sets = label_sets_of(dataset, case)
+        for value, leaves in meanings.items():
+            assert set(sets[files[case] == value]) == {frozenset(leaves)}, (case, value)
+    image = dataset / "imagesTr" / "liver_1_0000.nii.gz"
+    assert image.is_symlink()
+    assert np.array_equal(read_array(image), random_image(0))
+    assert read_json(dataset / "dataset.json")["channel_names"] == {"0": "CT"}
+    assert contract.coverage() == {BACKGROUND: 0, "liver": 1, "tumour": 1, "spleen": 1, "kidney": 1}
+    assert (dataset / "imagesTs" / "spleen_9_0000.nii.gz").exists()
+    out = capsys.readouterr().out
+    assert "3 training and 1 test cases" in out
+    assert "test cases without label map: spleen_9" in out
+    assert main(["verify", "-d", "50"]) == 0
+
+
+def test_merge_keeps_protocols_and_lists_in_place(raw):
+    """A data set with a contract, whose files are listed in place, beside one with a leaf that it does not know."""
+    elsewhere = raw.parent / "elsewhere"
+    for case in ("full", "part"):
+        write_volume(elsewhere / f"{case}_image.nii.gz", random_image(7))
+        write_volume(elsewhere / f"{case}_label.nii.gz", slabs(1, 2, 3))
+    files = {case: {"images": [f"{elsewhere}/{case}_image.nii.gz"], "label": f"{elsewhere}/{case}_label.nii.gz"}
+             for case in ("full", "part")}  # fmt: skip
+    protocols = {"all": {}, "some": {"ignore": ["fat", "bone"], "fat": ["fat", "bone"]}}
+    write_nnunet(
+        raw, "Dataset020_Body", {BACKGROUND: 0, "bone": 1, "fat": 2, "ignore": 3}, {}, numTraining=2, dataset=files,
+        label_sets={"version": 1, "protocols": protocols, "cases": {"full": "all", "part": "some"}},
+    )  # fmt: skip
+    assert merge("20", "9", "--copy") == 0
+    dataset = raw / "Dataset050_All"
+    labels = slabs(1, 2, 3)
+    everything = {BACKGROUND, "bone", "fat", "spleen"}
+    for case, sets in {
+        "full": [{BACKGROUND, "spleen"}, {"bone"}, {"fat"}, everything],
+        "part": [{BACKGROUND, "spleen"}, {"bone"}, {"bone", "fat"}, {"bone", "fat"}],
+    }.items():
+        after = label_sets_of(dataset, case)
+        for value, leaves in enumerate(sets):
+            assert set(after[labels == value]) == {frozenset(leaves)}, (case, value)
+    assert not (dataset / "imagesTr" / "full_0000.nii.gz").is_symlink()
+    assert contract_of(dataset).cases == {"full": "Body_all", "part": "Body_some", "spleen_2": "Spleen"}
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_label_sets_survive(tmp_path_factory, data):
+    """Two data sets with random labels of a common body: what a voxel may be contains the truth, and is exact unless
+    values ran out.
+    """
+    organs = ["a", "b", "c", "d", "e"]
+    raw = tmp_path_factory.mktemp("raw")
+    truths, drawn_in = {}, {}
+    for number in (1, 2):
+        drawn = data.draw(st.lists(st.sampled_from(organs), min_size=1, unique=True))
+        truth = np.random.default_rng(data.draw(st.integers(0, 50))).integers(0, 6, SHAPE)
+        labels = np.zeros(SHAPE, np.uint8)
+        for value, organ in enumerate(drawn, start=1):
+            labels[truth == 1 + organs.index(organ)] = value
+        write_nnunet(raw, f"Dataset{number:03d}_P{number}", {BACKGROUND: 0} | {o: v for v, o in enumerate(drawn, 1)},
+                     {f"case{number}": labels})  # fmt: skip
+        truths[f"case{number}"], drawn_in[f"case{number}"] = truth, drawn
+    folders = [str(raw / f"Dataset{number:03d}_P{number}") for number in (1, 2)]
+    assert merge(*folders, "-o", str(raw)) == 0
+    known = set().union(*drawn_in.values())
+    for case, truth in truths.items():
+        sets = label_sets_of(raw / "Dataset050_All", case)
+        for value, organ in enumerate([BACKGROUND, *organs]):
+            exact = {organ} if organ in drawn_in[case] else {BACKGROUND} | (known - set(drawn_in[case]))
+            assert set(sets[truth == value]) == {frozenset(exact)}
+
+
+MISTAKES = {
+    "twice": (["3", "Dataset003_Liver"], "is given twice"),
+    "unknown": (["3", "4"], "no data set 4"),
+    "label_syntax": (["3", "9", "--label", "cancer=tumour"], "expected DATASET:LABEL=LEAF"),
+    "label_name": (["3", "9", "--label", "3:cancr=tumour"], "no such label; did you mean 'cancer'?"),
+    "label_dataset": (["3", "9", "--label", "4:cancer=tumour"], "no such data set among 3, 9"),
+    "channels": (["3", "30"], "different channels (Dataset003_Liver: CT; Dataset030_MR: MR)"),
+    "same_case": (["3", "31"], "case 'liver_1' is also in"),
+    "regions": (["3", "32"], "is a region"),
+    "target_is_source": (["3", "50", "--overwrite"], "lies in the data set that would be written"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(raw, capsys, mistake):
+    write_nnunet(raw, "Dataset030_MR", {BACKGROUND: 0, "x": 1}, {"m": slabs(1)}, channel_names={"0": "MR"})
+    write_nnunet(raw, "Dataset031_Again", {BACKGROUND: 0, "x": 1}, {"liver_1": slabs(1)})
+    write_nnunet(raw, "Dataset032_Regions", {BACKGROUND: 0, "x": [1, 2], "y": 2}, {"r": slabs(1)})
+    if mistake == "target_is_source":
+        write_nnunet(raw, "Dataset050_All", {BACKGROUND: 0, "x": 1}, {"a": slabs(1)})
+    before = sorted(os.listdir(raw))
+    arguments, message = MISTAKES[mistake]
+    assert merge(*arguments) == 1
+    assert message in capsys.readouterr().err
+    assert sorted(os.listdir(raw)) == before
+
+
+def test_options_that_mend_mistakes(raw):
+    write_nnunet(raw, "Dataset030_MR", {BACKGROUND: 0, "x": 1}, {"liver_1": slabs(1)}, channel_names={"0": "MR"})
+    assert merge("3", "30", "--prefix", "--channels", "scan") == 0
+    assert set(contract_of(raw / "Dataset050_All").cases) == {"Liver_liver_1", "MR_liver_1"}
+    assert read_json(raw / "Dataset050_All" / "dataset.json")["channel_names"] == {"0": "scan"}
