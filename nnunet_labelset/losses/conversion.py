@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.label_sets import LabelSets, as_integers
+from nnunet_labelset.label_sets import LabelSets, as_integers, require
 
 SoftLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -111,7 +111,6 @@ def _membership(target: Tensor, label_sets: LabelSets, probabilities: Tensor | N
         if probabilities.shape != expected:
             raise LabelSetError(f"Expected `probabilities` of shape {expected}, but got {tuple(probabilities.shape)}")
     indices = as_integers(target, "target").long()
-    try:
-        return label_sets.membership.to(target.device)[indices[:, 0]].movedim(-1, 1)
-    except IndexError:
-        raise LabelSetError(f"`target` has set indices outside 0..{label_sets.num_sets - 1}") from None
+    low, high = indices.aminmax()  # -1 would silently be the last label-set
+    require((low >= 0) & (high < label_sets.num_sets), f"`target` has set indices outside 0..{label_sets.num_sets - 1}")
+    return label_sets.membership.to(target.device)[indices[:, 0]].movedim(-1, 1)

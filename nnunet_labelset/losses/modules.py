@@ -130,7 +130,7 @@ class _DiceLoss(LabelSetLoss):
         super().__init__(label_sets)
         if alpha not in (1, 2):
             raise LabelSetError(f"Expected `alpha` to be 1 or 2, but got {alpha}")
-        self.alpha = alpha
+        self.alpha = int(alpha)  # also an index
         self.batch_dice = batch_dice
         self.include_background = include_background
         self.ddp = ddp
