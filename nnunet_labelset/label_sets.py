@@ -57,6 +57,14 @@ class LabelSets:
         self.contract = contract
         self._cases = None if cases is None else dict(cases)
         self._rows = {name: row for row, name in enumerate(protocols)}
+        known = set(range(self.num_leaves))
+        for name, protocol in protocols.items():
+            for value, leaves in enumerate(map(set, protocol)):
+                if not leaves or not leaves <= known:
+                    raise LabelSetError(
+                        f"protocol '{name}', value {value}: expected at least one leaf of 0..{self.num_leaves - 1}, "
+                        f"but got {sorted(leaves)}"
+                    )
         sets: dict[LabelSet, int] = {frozenset([leaf]): leaf for leaf in range(self.num_leaves)}
         table = [[sets.setdefault(frozenset(s), len(sets)) for s in protocol] for protocol in protocols.values()]
         self.membership = torch.zeros(len(sets), self.num_leaves, dtype=torch.bool)
