@@ -191,7 +191,7 @@ def _read_protocol(name: str, protocol: Any, leaf_names: tuple[str, ...], has_ig
             raise LabelSetError(f"{where}: expected a list of leaves, but got {leaves!r}")
         leaves = list(leaves)
         for leaf in leaves:
-            if leaf not in index:
+            if not isinstance(leaf, str) or leaf not in index:  # a nested list is not even hashable
                 raise LabelSetError(f"{where}: unknown leaf {leaf!r}{did_you_mean(str(leaf), leaf_names)}")
         if not leaves:
             raise LabelSetError(f"{where}: empty label-set; name the leaves that such a voxel may be")
