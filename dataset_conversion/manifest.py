@@ -138,6 +138,8 @@ def _read_source(
             if value in labels:
                 raise LabelSetError(f"{labels_where}: value {value} is given twice")
             labels[value] = leaf_set(meaning, leaves, labels_where)
+            if not labels[value]:
+                raise LabelSetError(f"{labels_where}: empty label-set; name the leaves that such a voxel may be")
     annotated = leaf_set(entry["annotated"], leaves, f"{where}: annotated") if "annotated" in entry else None
     absorbs = entry.get("absorbs", {})
     masks = (
