@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ class Result:
     file: Path
     metrics: Mapping[str, Any]
 
-    @property
+    @cached_property
     def cases(self) -> dict[str, Mapping[str, Any]]:
         return {case["case"]: case for case in self.metrics["cases"]}
 
