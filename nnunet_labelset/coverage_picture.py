@@ -26,7 +26,8 @@ def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> 
     if upright:
         counts, share, names, columns = counts.T, share.T, [leaf.replace("_", " ") for leaf in leaves], names
     margin = 0.085 * max(map(len, names)) + 0.3
-    size = (margin + 0.85 * len(columns) + 0.2, 1.2 + 0.42 * len(names) + (1.0 if upright else 0.3))
+    height = 0.26 if upright else 0.42
+    size = (max(7.0, margin + 0.85 * len(columns) + 0.2), 1.2 + height * len(names) + (1.0 if upright else 0.3))
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -44,7 +45,7 @@ def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> 
     for index in range(1, len(rows)):
         if rows[index].part != rows[index - 1].part:
             (axes.axvline if upright else axes.axhline)(index - 0.5, color="black", linewidth=1)
-    axes.set_title(f"{title}: cases in which each leaf is annotated", fontsize=10, loc="left")
+    figure.suptitle(f"{title}: cases in which each leaf is annotated", fontsize=10)
     axes.spines[:].set_visible(False)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -67,8 +67,8 @@ def run(args: argparse.Namespace) -> None:
         splits = random_splits(
             subjects, args.random, 0.1 if args.val_fraction is None else args.val_fraction, args.seed
         )
-    _write(target, splits, args.overwrite)
-    print(f"{target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
+    state = "wrote" if _write(target, splits, args.overwrite) else "unchanged:"
+    print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     for number, split in enumerate(splits):
         protocols = Counter(contract.protocol_of(case) for case in split["val"])
         shown = ", ".join(f"{protocols[name]} {name}" for name in contract.protocols if protocols[name])
@@ -105,7 +105,8 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
     return folder, contract, cases
 
 
-def _write(path: Path, splits: list[Split], overwrite: bool) -> None:
+def _write(path: Path, splits: list[Split], overwrite: bool) -> bool:
+    """Write unless the same is there already; other splits are kept, unless `overwrite`."""
     if path.is_file() and not overwrite:
         try:
             same = json.loads(path.read_text(encoding="utf-8")) == splits
@@ -113,5 +114,6 @@ def _write(path: Path, splits: list[Split], overwrite: bool) -> None:
             same = False
         if not same:
             raise LabelSetError(f"{path}: other splits are there already, networks may depend on them: --overwrite")
-    else:
-        write_json(path, splits)
+        return False
+    write_json(path, splits)
+    return True

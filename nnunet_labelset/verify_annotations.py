@@ -120,30 +120,37 @@ def _names(contract: Contract, leaves: Iterable[int]) -> str:
 def _check_leaves(
     contract: Contract, declared: Mapping[str, Mapping[RawCase, Mapping[int, int]]], found: Findings
 ) -> None:
-    """Leaves that no case annotates, and annotated leaves that never occur."""
-    occurring: dict[str, set[int]] = {}
+    """Leaves that no case annotates, and annotated leaves that do not occur."""
+    occurring: dict[str, dict[RawCase, set[int]]] = {}
     for protocol, cases in declared.items():
-        training = [values for case, values in cases.items() if case.part == TRAINING]
+        single = {value: min(s) for value, s in enumerate(contract.protocols[protocol]) if len(s) == 1}
+        training = {case: values for case, values in cases.items() if case.part == TRAINING}
         if training:
-            present = {value for values in training for value in values}
-            sets = enumerate(contract.protocols[protocol])
-            occurring[protocol] = {min(labels) for value, labels in sets if value in present and len(labels) == 1}
+            occurring[protocol] = {
+                case: {single[v] for v in values if v in single} for case, values in training.items()
+            }
     if not occurring:
         return
-    everywhere = set().union(*occurring.values())
+    everywhere = {leaf for cases in occurring.values() for leaves in cases.values() for leaf in leaves}
     for leaf, name in enumerate(contract.leaf_names):
         annotating = [protocol for protocol in occurring if leaf in contract.annotated_leaves(protocol)]
         if not annotating and leaf not in everywhere:
             found.error("dataset.json", f"leaf '{name}' is annotated in no training case: add cases or remove the leaf")
         elif leaf not in everywhere:
-            found.warning(
-                "dataset.json", f"leaf '{name}' is declared annotated, but no training case has a voxel of it"
-            )
+            found.warning("dataset.json", f"leaf '{name}' is declared annotated, but has no voxel in any training case")
         elif leaf:
             for protocol in annotating:
-                if leaf not in occurring[protocol]:
-                    found.warning(
-                        f"protocol '{protocol}'",
-                        f"declares '{name}' annotated, but none of its training cases has a voxel of it: if it was not "
-                        f"drawn there, add it to a label-set",
-                    )
+                _check_absence(name, protocol, [(c, leaf in here) for c, here in occurring[protocol].items()], found)
+
+
+def _check_absence(name: str, protocol: str, present: list[tuple[RawCase, bool]], found: Findings) -> None:
+    """A leaf that is missing in all cases of its protocol, or in the smaller part: forgotten, or really not there?"""
+    absent = [found.name(case.label) for case, here in present if case.label and not here]
+    if absent and (len(absent) == len(present) or 2 * len(absent) < len(present)):
+        others = len(present) - len(absent)
+        which = f"it is missing in {some(absent, 3)} ({others} others have it)" if others else "no case has a voxel"
+        found.warning(
+            f"protocol '{protocol}'",
+            f"declares '{name}' annotated, but {which}: fine if there is none in the image; if it was not drawn, the "
+            f"case needs a protocol that leaves it out",
+        )

@@ -166,7 +166,7 @@ class TestAnnotations:
         edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["background", "spleen"]}))
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "declares 'tumour' annotated, but none of its training cases has a voxel of it")
+        only(warnings, "declares 'tumour' annotated, but no case has a voxel")
 
     def test_reserved_value_that_the_protocol_does_not_use(self, folder):
         write_volume(folder / "labelsTr" / "full_1.nii.gz", label_map(1, 2, 3, 4))
@@ -192,6 +192,13 @@ class TestAnnotations:
         """Only the two full cases have a tumour; a label-set in their protocol takes it away."""
         edit(folder, lambda c: c["label_sets"]["protocols"].update(full={"tumour": ["liver", "tumour"]}))
         assert any("leaf 'tumour' is annotated in no training case" in line for line in verify(folder)[0])
+
+    def test_annotated_leaf_missing_in_one_case(self, folder):
+        """Two of three cases of the protocol have a tumour: was it forgotten in the third?"""
+        edit(folder, lambda content: content["label_sets"]["cases"].update(merged_1="full"))
+        errors, warnings = verify(folder)
+        assert not errors
+        only(warnings, "protocol 'full': declares 'tumour'", "missing in labelsTr/merged_1.nii.gz (2 others have it)")
 
     def test_annotated_leaf_without_voxels(self, folder):
         for number in (1, 2):
