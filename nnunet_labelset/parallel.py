@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from typing import TypeVar
 
@@ -31,7 +32,8 @@ def map_parallel(
 ) -> Iterator[tuple[Item, Result]]:
     """`(item, function(item))` for every item, as they are finished.
 
-    One process means this process. A worker that the system kills (memory) is an error here, where
+    One process means this process. After an interrupt the cases at work are finished, so that no worker is stopped in
+    the middle of writing, and no others are begun. A worker that the system kills (memory) is an error here, where
     `multiprocessing.Pool` would wait for ever.
     """
     if processes < 1:
@@ -45,13 +47,26 @@ def map_parallel(
         min(processes, len(items)), multiprocessing.get_context("spawn"), initializer=_start_worker
     )
     try:
-        futures = {executor.submit(function, item): item for item in items}
+        with _interrupts_ignored():  # workers start here and inherit it: one that is starting would print a traceback
+            futures = {executor.submit(function, item): item for item in items}
         for future in tqdm(as_completed(futures), **bar):
             yield futures[future], future.result()
     except BrokenProcessPool:
         raise LabelSetError(f"{description}: a worker process died, perhaps out of memory: try a smaller -np") from None
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _start_worker() -> None:
