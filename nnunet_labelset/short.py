@@ -1,7 +1,7 @@
 """Short, seeded trainings for demos and tests.
 
-nnU-Net's SGD schedule needs tens of thousands of steps; AdamW at the paper's learning rate shows after a few hundred what
-a loss can learn. Every method is shortened alike, and the full-length trainers keep nnU-Net's optimiser.
+nnU-Net's SGD schedule needs tens of thousands of steps; AdamW at the paper's learning rate shows after a few hundred
+what a loss can learn. Every method is shortened alike, and the full-length trainers keep nnU-Net's optimiser.
 """
 
 from __future__ import annotations
