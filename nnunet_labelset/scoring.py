@@ -83,8 +83,23 @@ def find_pairs(
 
 
 def score_pair(pair: Pair) -> dict[str, Any]:
-    """The scores of all foreground leaves, in the layout of `cases` in metrics.json; undefined scores are None."""
+    """Read both images and score them; the layout is that of `cases` in metrics.json."""
     reference, prediction, spacing = _read(pair)
+    return {
+        "case": pair.case,
+        "protocol": pair.protocol,
+        "reference_file": pair.reference_file,
+        "prediction_file": pair.prediction_file,
+        "shape": list(reference.shape),
+        "spacing": spacing,
+        "leaves": score_arrays(pair, reference, prediction, spacing),
+    }
+
+
+def score_arrays(
+    pair: Pair, reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float]
+) -> dict[str, dict[str, Any]]:
+    """The scores of all foreground leaves by name; undefined scores are None."""
     num_leaves = len(pair.leaf_names)
     leaves = range(1, num_leaves)
     membership = membership_matrix(pair.sets, num_leaves)  # (K, C)
@@ -125,15 +140,7 @@ def score_pair(pair: Pair) -> dict[str, Any]:
             "volume_ref": n_ref * volume,
             "volume_pred": int((confusion @ regions[row]).sum()) * volume,
         }
-    return {
-        "case": pair.case,
-        "protocol": pair.protocol,
-        "reference_file": pair.reference_file,
-        "prediction_file": pair.prediction_file,
-        "shape": list(reference.shape),
-        "spacing": spacing,
-        "leaves": scores,
-    }
+    return scores
 
 
 def _read(pair: Pair) -> tuple[np.ndarray, np.ndarray, list[float]]:

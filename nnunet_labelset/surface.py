@@ -14,6 +14,8 @@ from itertools import product
 import edt
 import numpy as np
 
+REACH = 4  # voxels in which near surfaces are looked for, before a distance map is made
+
 
 def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], percent: float = 95) -> float:
     """HD95 of two bool masks `(z, y, x)` or `(y, x)`, in the unit of `spacing`.
@@ -23,19 +25,67 @@ def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float]
     if not reference.any() or not prediction.any():
         return float("inf") if reference.any() or prediction.any() else float("nan")
     box = _common_box(reference, prediction)
-    areas = element_areas(tuple(float(size) for size in spacing))
+    spacing = tuple(float(size) for size in spacing)
+    areas = element_areas(spacing)
     codes = [neighbour_codes(mask[box]) for mask in (reference, prediction)]
     if np.array_equal(codes[0], codes[1]):
         return 0.0
     surfaces = [(code != 0) & (code != len(areas) - 1) for code in codes]
     directed = []
     for a, b in ((0, 1), (1, 0)):
-        # uint8 takes a faster path in `edt` than bool
-        squared = edt.edtsq((~surfaces[b]).view(np.uint8), anisotropy=tuple(spacing), parallel=1)
         at = np.flatnonzero(surfaces[a])
-        directed.append(_weighted_percentile(squared.ravel()[at], areas[codes[a].ravel()[at]], percent))
+        weights = areas[codes[a].ravel()[at]]
+        distance = _weighted_percentile(_near(at, weights, surfaces[b], spacing, percent), weights, percent)
+        if np.isinf(distance):
+            # uint8 takes a faster path in `edt` than bool
+            squared = edt.edtsq((~surfaces[b]).view(np.uint8), anisotropy=spacing, parallel=1)
+            distance = np.sqrt(_weighted_percentile(squared.ravel()[at], weights, percent))
+        directed.append(distance)
     # `edt` counts in float32: what it cannot tell apart shall be equal, so that statistics see ties.
-    return round(float(np.sqrt(max(directed))), 4)
+    return round(float(max(directed)), 4)
+
+
+def _near(
+    at: np.ndarray, weights: np.ndarray, surface: np.ndarray, spacing: tuple[float, ...], percent: float
+) -> np.ndarray:
+    """Distances from the elements `at` (flat indices) to `surface`, infinite where the search did not find any.
+
+    A good prediction is nearly everywhere within a few voxels of the reference: looking there, in the order of
+    distance, until the percentile is reached takes less time than a distance map. It gives up where it would not.
+    """
+    padded = np.pad(surface, REACH)
+    strides = np.array(padded.strides)  # of single bytes: also those of flat indices
+    flat = padded.ravel()
+    todo = np.ravel_multi_index(tuple(axis + REACH for axis in np.unravel_index(at, surface.shape)), padded.shape)
+    where = np.arange(len(at))
+    distances = np.full(len(at), np.inf)
+    left, enough = weights.sum(), (1 - percent / 100) * weights.sum() * (1 - 1e-9)
+    work = 2 * surface.size  # look-ups that take a fraction of the time of a distance map
+    for distance, offsets in _shells(spacing):
+        work -= len(offsets) * (len(todo) + 2000)  # and a call costs as much as 2000 of them
+        if work < 0:
+            break
+        found = np.zeros(len(todo), dtype=bool)
+        for offset in offsets @ strides:
+            found |= flat.take(todo + offset)
+        distances[where[found]] = distance
+        left -= weights[where[found]].sum()
+        if left < enough:
+            break
+        todo, where = todo[~found], where[~found]
+    return distances
+
+
+@lru_cache(maxsize=64)
+def _shells(spacing: tuple[float, ...]) -> list[tuple[float, np.ndarray]]:
+    """Offsets in voxels, grouped by their length, shortest first; as far as `REACH` voxels hold all of one length."""
+    offsets = np.array(list(product(range(-REACH, REACH + 1), repeat=len(spacing))))
+    lengths = np.sqrt(((offsets * spacing) ** 2).sum(1))
+    complete = lengths < (REACH + 1) * min(spacing)
+    groups: dict[float, list[np.ndarray]] = {}
+    for length, offset in zip(lengths[complete], offsets[complete], strict=True):
+        groups.setdefault(round(float(length), 9), []).append(offset)
+    return [(length, np.array(groups[length])) for length in sorted(groups)]
 
 
 def neighbour_codes(mask: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.ndimage import gaussian_filter
+from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from nnunet_labelset.surface import element_areas, hd95, neighbour_codes
 
@@ -128,6 +128,32 @@ def test_equals_the_definition(seed, ndim, smooth):
         return
     assert hd95(a, b, spacing) == pytest.approx(slow_hd95(a, b, spacing), abs=1e-3)
     assert hd95(a, b, spacing) == hd95(b, a, spacing)
+
+
+@pytest.mark.parametrize("spacing", [(0.8, 0.8, 0.8), (1.0, 0.7, 0.7), (3.0, 0.5, 0.6)])
+def test_near_search_equals_distance_maps(monkeypatch, spacing):
+    """Large, similar masks take the short way; SciPy's distance maps say what must come out."""
+    rng = np.random.default_rng(5)
+    field = gaussian_filter(rng.normal(size=(60, 70, 64)), 4)
+    a = field > np.quantile(field, 0.8)
+    b = field + gaussian_filter(rng.normal(size=field.shape), 4) * 0.05 > np.quantile(field, 0.82)
+    a[:3], b[:, :2] = False, False  # borders that differ
+    b[30, 40, 0], b[59, 69, 63] = True, True
+    areas, directed = element_areas(spacing), []
+    codes = [neighbour_codes(mask) for mask in (a, b)]
+    borders = [(code > 0) & (code < 255) for code in codes]
+    for one, other in ((0, 1), (1, 0)):
+        distances = distance_transform_edt(~borders[other], sampling=spacing)[borders[one]]
+        weights = areas[codes[one][borders[one]]]
+        order = np.argsort(distances, kind="stable")
+        reached = np.searchsorted(np.cumsum(weights[order]), 0.95 * weights.sum())
+        directed.append(distances[order[reached]])
+    with_maps = hd95(a, b, spacing)
+    assert with_maps == pytest.approx(max(directed), abs=1e-3)
+    assert with_maps > 0
+    if spacing[0] < 2:
+        monkeypatch.setattr("nnunet_labelset.surface.edt", None)  # no map is needed
+        assert hd95(a, b, spacing) == with_maps
 
 
 @pytest.fixture

@@ -1,0 +1,182 @@
+"""Dice and HD95 of 8 leaves on one fetal-brain-sized volume: ours against surface-distance and MONAI, in the same run.
+
+    pip install surface-distance monai
+    python benchmarks/evaluate_speed.py --json evaluate_speed.json
+
+All work on arrays in memory, on one thread. MONAI defines HD95 without area weights, so only its Dice is compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+import scipy.ndimage
+
+from nnunet_labelset.scoring import Pair, score_arrays
+
+SHAPE = (155, 189, 135)
+LEAVES = 8
+Scores = dict[str, list[float]]
+
+
+def volumes(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A brain of shells and lumps with rough borders, and the same brain deformed by a few voxels."""
+    rng = np.random.default_rng(seed)
+
+    def smooth(sigma: float) -> np.ndarray:
+        field = scipy.ndimage.gaussian_filter(rng.normal(size=SHAPE).astype(np.float32), sigma)
+        return field / field.std()
+
+    grid = np.indices(SHAPE, dtype=np.float32)
+    middle, half = np.array(SHAPE).reshape(3, 1, 1, 1) / 2, np.array([55, 70, 50]).reshape(3, 1, 1, 1)
+    radius = np.sqrt((((grid - middle) / half) ** 2).sum(0)) + 0.04 * smooth(3)
+    reference = np.zeros(SHAPE, np.uint8)
+    for value, outer in (
+        (4, 1.0),
+        (5, 0.92),
+        (1, 0.84),
+        (6, 0.4),
+        (2, 0.25),
+    ):  # CSF, cortex, white matter, deep grey, ...
+        reference[radius < outer] = value
+    for value, centre, size in ((3, (0.3, 0.65, 0.5), 15), (7, (0.25, 0.5, 0.5), 10), (8, (0.65, 0.5, 0.5), 8)):
+        distance = np.sqrt(
+            ((grid - np.array(centre).reshape(3, 1, 1, 1) * np.array(SHAPE).reshape(3, 1, 1, 1)) ** 2).sum(0)
+        )
+        reference[distance + smooth(2) < size] = value
+    shift = np.stack([1.5 * smooth(10) for _ in range(3)])
+    return reference, scipy.ndimage.map_coordinates(reference, grid + shift, order=0)
+
+
+def ours(reference: np.ndarray, prediction: np.ndarray, spacing: tuple[float, ...]) -> Scores:
+    names = ("background", *(f"leaf_{value}" for value in range(1, LEAVES + 1)))
+    sets = tuple(frozenset([value]) for value in range(LEAVES + 1))
+    pair = Pair("case", "full", "", "", names, sets, frozenset(range(LEAVES + 1)))
+    scores = score_arrays(pair, reference, prediction, spacing).values()
+    return {metric: [score[metric] for score in scores] for metric in ("dice", "hd95")}
+
+
+def surface_distance(reference: np.ndarray, prediction: np.ndarray, spacing: tuple[float, ...]) -> Scores:
+    import surface_distance as package
+
+    scores: Scores = {"dice": [], "hd95": []}
+    for value in range(1, LEAVES + 1):
+        a, b = reference == value, prediction == value
+        scores["dice"].append(float(package.compute_dice_coefficient(a, b)))
+        distances = package.compute_surface_distances(a, b, spacing)
+        scores["hd95"].append(float(package.compute_robust_hausdorff(distances, 95)))
+    return scores
+
+
+def monai(reference: np.ndarray, prediction: np.ndarray, spacing: tuple[float, ...]) -> Scores:
+    import torch
+    from monai.metrics import compute_dice, compute_hausdorff_distance
+
+    def one_hot(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.stack([array == value for value in range(LEAVES + 1)])[None].astype(np.float32))
+
+    y_pred, y = one_hot(prediction), one_hot(reference)
+    dice = compute_dice(y_pred, y, include_background=False)[0].tolist()
+    hd95 = compute_hausdorff_distance(y_pred, y, percentile=95, spacing=list(spacing))[0].tolist()
+    return {"dice": dice, "hd95": hd95}
+
+
+def restore_names() -> None:
+    """The last release of surface-distance uses names that NumPy 2 and SciPy 1.15 have dropped."""
+    for name, value in (("Inf", np.inf), ("NaN", np.nan)):
+        if not hasattr(np, name):
+            setattr(np, name, value)
+    for name in ("filters", "morphology"):
+        if not hasattr(scipy.ndimage, name):
+            setattr(scipy.ndimage, name, scipy.ndimage)
+
+
+def measure(methods: dict[str, Callable[..., Scores]], repeats: int, arguments: tuple) -> dict[str, list[float]]:
+    """Seconds of every repeat; the methods take turns, so that a busy machine is unfair to all of them."""
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(repeats):
+        for name, method in methods.items():
+            start = time.perf_counter()
+            method(*arguments)
+            seconds[name].append(time.perf_counter() - start)
+    return seconds
+
+
+def installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--spacing", type=float, nargs=3, default=(0.8, 0.8, 0.8))
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    packages = ["nnunet_labelset", "surface-distance", "monai", "edt", "numpy", "scipy", "torch"]
+    versions = {name: installed(name) for name in packages}
+    methods: dict[str, Callable[..., Scores]] = {"ours": ours}
+    for name, method in (("surface-distance", surface_distance), ("monai", monai)):
+        if versions[name]:
+            methods[name] = method
+        else:
+            print(f"{name} is not installed: left out", file=sys.stderr)
+    restore_names()
+    if "monai" in methods:
+        import torch
+
+        torch.set_num_threads(1)
+
+    reference, prediction = volumes(args.seed)
+    arguments = (reference, prediction, tuple(args.spacing))
+    scores = {name: method(*arguments) for name, method in methods.items()}  # the warm-up
+    seconds = measure(methods, args.repeats, arguments)
+
+    rows = {}
+    for name, values in seconds.items():
+        ratio = statistics.median(values) / statistics.median(seconds["ours"])
+        rows[name] = {"median_s": statistics.median(values), "min_s": min(values), "max_s": max(values), "ratio": ratio}
+        for metric in ("dice", "hd95"):
+            difference = np.abs(np.subtract(scores[name][metric], scores["ours"][metric])).max()
+            rows[name][f"max_difference_{metric}"] = float(difference)
+    print(f"{LEAVES} leaves, {'x'.join(map(str, SHAPE))} voxels, {args.repeats} repeats, 1 thread")
+    print(f"{'':18}{'median s':>9}{'min s':>8}{'max s':>8}{'x ours':>8}{'Dice diff.':>12}{'HD95 diff.':>12}")
+    for name, row in rows.items():
+        print(
+            f"{name:18}{row['median_s']:9.3f}{row['min_s']:8.3f}{row['max_s']:8.3f}{row['ratio']:8.2f}"
+            f"{row['max_difference_dice']:12.1e}{row['max_difference_hd95']:12.1e}"
+        )
+    if args.json:
+        machine = {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": 1,
+        }
+        content = {
+            "shape": SHAPE,
+            "leaves": LEAVES,
+            "repeats": args.repeats,
+            "seed": args.seed,
+            "spacing": args.spacing,
+        }
+        with open(args.json, "w") as file:
+            json.dump(
+                {**content, "results": rows, "scores": scores, "versions": versions, "machine": machine}, file, indent=2
+            )
+
+
+if __name__ == "__main__":
+    main()
