@@ -160,10 +160,10 @@ def _acquire(
 ) -> np.ndarray:
     """The image of a label map as a centre sees it: contrast, blur, partial volume, bias field and noise."""
     hospital = np.random.default_rng([4711, centre])
-    contrast = hospital.normal(1, 0.035, len(LEAVES)) if centre else np.ones(len(LEAVES))
+    contrast = hospital.normal(1, 0.025, len(LEAVES)) if centre else np.ones(len(LEAVES))
     gamma = hospital.uniform(0.8, 1.25) if centre else 1.0
     level = hospital.choice([0.2, 0.5, 1.5]) if centre else 1.0
-    means = INTENSITY * contrast * np.where(np.arange(len(LEAVES)) == WM, 1.05 - 0.1 * growth, 1)
+    means = INTENSITY * contrast * np.where(np.arange(len(LEAVES)) == WM, 1.05 - 0.06 * growth, 1)
     means = 2700 * (means / 2700) ** gamma
     texture = 1 + 0.015 * smooth_noise(rng, labels.shape, 6 / millimetres)
     fine = means.astype(np.float32)[labels] * texture

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> None:
         print(f"note: {some(alone.cases)} is in no validation: nobody else annotates {which}")
     never = [leaf for leaf in contract.leaf_names if not any(leaf in s.leaves for s in subjects)]
     if never:
-        print(f"note: no fold can train on {some(never)}: no case annotates it completely")
+        print(f"note: {some(never)}: no case annotates it completely, so that the splits take no account of it")
 
 
 def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
