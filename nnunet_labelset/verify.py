@@ -164,7 +164,7 @@ def _check_duplicates(facts: Mapping[RawCase, CaseFacts], found: Findings) -> No
 
 def _check_preprocessed(folder: Path, dataset_json: Mapping[str, Any], found: Findings) -> None:
     """The trainer reads the copy of dataset.json that nnU-Net made when it planned."""
-    root = os.environ.get("nnUNet_preprocessed")  # noqa: SIM112  (nnU-Net's name)
+    root = os.environ.get("nnUNet_preprocessed")
     copy = Path(root) / folder.resolve().name / "dataset.json" if root else None
     if copy is None or not copy.is_file():
         return
