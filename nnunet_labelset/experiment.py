@@ -7,6 +7,7 @@ The defaults are the study of the paper (arXiv 2107.03846): four methods, ten ne
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ def parse_folds(words: Sequence[str]) -> list[str]:
 
 
 def known_trainers() -> set[str]:
-    """Names of the classes in nnU-Net's and this plugin's trainer folders.
+    """Names of the classes in the trainer folders of nnU-Net, of this plugin, and of `nnUNet_extTrainer`.
 
     Read as text: importing nnU-Net's trainers takes many seconds, and a typing error should cost less than that.
     """
@@ -54,6 +55,7 @@ def known_trainers() -> set[str]:
     assert spec is not None
     assert spec.submodule_search_locations
     folders = [Path(spec.submodule_search_locations[0], "training", "nnUNetTrainer"), Path(trainers_folder())]
+    folders += [Path(path) for path in os.environ.get("nnUNet_extTrainer", "").split(os.pathsep) if path]
     sources = (path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
     return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
 

@@ -56,7 +56,7 @@ def score_cell(cell: Mapping[str, Any]) -> Cell:
     mean = f'<span class="best">{mean}</span>' if cell["best"] else mean
     sd = "" if cell["sd"] is None else f" ({scale * cell['sd']:.1f})"
     sign = f'<sup class="mark">{MARKS[cell["mark"]]}</sup>' if cell["mark"] else ""
-    return Cell(f'<span title="n = {cell["n"]}">{mean}{sign}{sd}</span>', repr(cell["mean"]))
+    return Cell(f'<span title="n = {cell["n"]}">{mean}{sign}{sd}</span>', repr(scale * cell["mean"]))
 
 
 def _count(cells: Mapping[tuple[str, str, str], Any], methods: Sequence[str], leaf: str, metrics: Sequence[str]) -> str:

@@ -107,8 +107,8 @@ class Study:
             (programs / command).chmod(0o755)
         for variable in ("raw", "preprocessed", "results"):
             monkeypatch.setenv(f"nnUNet_{variable}", str(self.root / variable))
+        monkeypatch.delenv("nnUNet_extTrainer", raising=False)
         self.environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "RECORD": str(self.record)}
-        self.environment.pop("nnUNet_extTrainer", None)
 
     def write(self, *options: str) -> int:
         return main(["experiment", "-d", "27", "-o", str(self.folder), "-tr", *TRAINERS, "-f", "0-1", *options])
@@ -335,6 +335,14 @@ def test_bad_input_is_one_line(study: Study, capsys: pytest.CaptureFixture, opti
     assert message in error
     assert error.count("\n") == 1
     assert not study.folder.exists()
+
+
+def test_own_trainers_are_known(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    (study.root / "own").mkdir()
+    (study.root / "own" / "mine.py").write_text("class nnUNetTrainerMine(nnUNetTrainer):\n    pass\n")
+    assert study.write("-tr", "nnUNetTrainerMine") == 1
+    monkeypatch.setenv("nnUNet_extTrainer", str(study.root / "own"))
+    assert study.write("-tr", "nnUNetTrainerMine") == 0
 
 
 def test_folds() -> None:

@@ -114,21 +114,22 @@ def make(study: Path, *options: str) -> str:
 
 
 def test_report_is_whole_escaped_offline_and_readable_aloud(study: Path) -> None:
-    html = make(study)
+    html = make(study, "--worst", "4")
     page = Page(html)
     assert len(page.all("script")) == 1, "names are text"
     assert not [image for image in page.all("img") if not image["src"].startswith("data:image/png;base64,")]
     assert all(image["alt"] for image in page.all("img"))
+    assert sum(EVIL in (image["alt"] or "") for image in page.all("img")) == 2 + 2 * 2
     assert all(plot["role"] == "img" and plot["aria-label"] for plot in page.all("svg"))
     assert all(re.match(r"#|file:///", anchor["href"]) for anchor in page.all("a"))
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
     assert not page.all("link")
     assert EVIL in "".join(page.text)
-    # Of four cases the three worst, the median one among them; reference, image, and two pictures per method.
-    assert len(page.all("img")) == 3 * (2 + 2 * 2)
+    # All four cases, the median one among the worst: reference, image, and two pictures per method.
+    assert len(page.all("img")) == 4 * (2 + 2 * 2)
     anchors = {attributes["id"] for attributes in page.all("section")}
     assert {anchor["href"][1:] for anchor in page.all("a") if anchor["href"].startswith("#")} == anchors
-    assert make(study) == html, "the same page every time"
+    assert make(study, "--worst", "4") == html, "the same page every time"
 
 
 def test_table_2_has_the_numbers_of_compare(study: Path) -> None:
@@ -264,6 +265,21 @@ def test_views_pass_through_the_worst_slices_with_true_proportions(tmp_path: Pat
     assert width == 230 + 2 * round(230 * 16 / 20) + 12
 
 
+@pytest.mark.parametrize("axes", ["LPS", "RAI", "SAL"])
+def test_patients_are_shown_upright_whatever_the_axes_of_the_file(tmp_path: Path, axes: str) -> None:
+    head_first = np.zeros((10, 16, 16), np.uint8)
+    head_first[1:8, 4:12, 4:12] = 1
+    head_first[8:9, 4:12, 4:12] = 2  # the top slice: z grows towards the head
+    image = sitk.GetImageFromArray(head_first)
+    for name in ("reference", "prediction"):
+        sitk.WriteImage(sitk.DICOMOrient(image, axes), str(tmp_path / f"{name}.nii.gz"))
+    paths = [str(tmp_path / f"{name}.nii.gz") for name in ("reference", "prediction")]
+    found = CaseSlices(paths[0], paths[1:], [frozenset([leaf]) for leaf in range(3)], 3, None)
+    coronal = pixels(found.picture_of_prediction(0))[:, 240:460]
+    top, rest = (np.nonzero((coronal == list(bytes.fromhex(leaf_colour(n)[1:]))).all(-1))[0] for n in (2, 1))
+    assert top.max() < rest.min()
+
+
 def test_2d_images(tmp_path: Path) -> None:
     reference = volume()[4]
     found = slices(tmp_path, reference, np.roll(reference, 1, axis=0), [{0}, {1}, {2}])
@@ -309,12 +325,15 @@ def test_curves_of_interrupted_trainings(tmp_path: Path) -> None:
     log(tmp_path / "fold_10", "training_log_2026_10_1_09_00_00.txt", {0: 1e-05})
     log(tmp_path / "fold_2", "training_log_2026_10_1_09_00_00.txt", {0: -1})
     (tmp_path / "fold_3").mkdir()
+    log(tmp_path / "fold_11", "training_log_2026_10_1_09_00_00.txt", {0: -1, 1: -2})
+    (tmp_path / "fold_11" / "training_log_2026_10_1_10_00_00.txt").write_text("2026: Epoch 1 \n")  # has just begun
     curves = read_curves(tmp_path)
-    assert [fold.fold for fold in curves] == ["0", "2", "10"]
+    assert [fold.fold for fold in curves] == ["0", "2", "10", "11"]
     assert curves[0].train_loss == {0: -0.1, 1: -0.2, 2: -0.35}
     assert curves[0].val_loss == {0: None, 1: None, 2: None}
     assert curves[0].pseudo_dice == {0: 0.375, 1: 0.375, 2: 0.375}
     assert curves[2].train_loss == {0: 1e-05}
+    assert curves[3].train_loss == {0: -1}
 
 
 def test_curves_of_what_nnunet_itself_logs(tmp_path: Path) -> None:
