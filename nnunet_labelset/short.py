@@ -48,6 +48,12 @@ class ShortMixin(Trainer):
         for seed_everything in (random.seed, np.random.seed, torch.manual_seed):
             seed_everything(seed)
 
+    def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
+        """Right/left flips only, as in the paper: brains are not upside down, and prediction flips less often."""
+        *rest, mirror_axes = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
+        self.inference_allowed_mirroring_axes = mirror_axes[-1:]
+        return *rest, self.inference_allowed_mirroring_axes
+
     def configure_optimizers(self) -> tuple[Any, Any]:
         optimizer = torch.optim.AdamW(self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay)
         return optimizer, PolyLRScheduler(optimizer, self.initial_lr, self.num_epochs)

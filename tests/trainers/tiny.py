@@ -26,7 +26,12 @@ CASES = {f"full_{i}": "full" for i in range(4)} | {f"part_{i}": "no_core" for i 
 SHAPE = (24, 28, 24)
 
 
-def volume(seed: int, shape: tuple[int, ...] = SHAPE) -> tuple[np.ndarray, np.ndarray]:
+# Gray values of background, shell, core and dot. The scanner of the incomplete cases shows the core as the other one
+# shows the shell: who learns the core from the complete cases alone is wrong there.
+CONTRAST = {"full": (0.0, 1.0, 2.0, 3.0), "no_core": (0.0, 3.0, 1.0, 2.0), "merged": (0.0, 1.0, 2.0, 3.0)}
+
+
+def volume(seed: int, protocol: str = "full", shape: tuple[int, ...] = SHAPE) -> tuple[np.ndarray, np.ndarray]:
     """An image and its complete label map: a shell around a core with a dot in it."""
     rng = np.random.default_rng(seed)
     centre = np.array(shape) / 2 + rng.uniform(-2, 2, len(shape))
@@ -37,7 +42,7 @@ def volume(seed: int, shape: tuple[int, ...] = SHAPE) -> tuple[np.ndarray, np.nd
     labels[radius < outer] = 1
     labels[radius < 0.65 * outer] = 2
     labels[radius < 0.3 * outer] = 3
-    image = np.array([0.0, 1.0, 2.0, 3.0], np.float32)[labels] + rng.normal(0, 0.2, shape)
+    image = np.array(CONTRAST[protocol], np.float32)[labels] + rng.normal(0, 0.2, shape)
     return image.astype(np.float32), labels
 
 
@@ -56,14 +61,14 @@ def write_raw(raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any
     """The data set in nnU-Net raw format, two test images included."""
     folder = raw / NAME
     for seed, (case, protocol) in enumerate(cases.items()):
-        image, labels = volume(seed)
+        image, labels = volume(seed, protocol)
         labels = annotate(labels, protocol)
         if protocol == "full":
             labels[:2] = 4  # plain ignored voxels
         write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", image)
         write_volume(folder / "labelsTr" / f"{case}.nii.gz", labels)
-    for seed in (100, 101):
-        image, labels = volume(seed)
+    for seed, protocol in ((100, "full"), (101, "no_core")):
+        image, labels = volume(seed, protocol)
         write_volume(folder / "imagesTs" / f"test_{seed}_0000.nii.gz", image)
         write_volume(folder / "labelsTs" / f"test_{seed}.nii.gz", labels)
     dataset = {

@@ -1,0 +1,248 @@
+"""`nnunet_labelset demo`: the whole road on generated volumes, every command as a user would type it.
+
+Generated fetal brains, few of them complete and all of these normal; the partially annotated ones bring the pathology.
+Plain nnU-Net with the ignore label, the fully supervised baseline and the label-set losses train on the same data with
+the same small network, and are scored on test cases of both populations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import read_json, write_json, write_text
+from nnunet_labelset.phantom_data import write_demo_data
+from nnunet_labelset.trainer_path import trainers_folder
+
+DATASET = ("27", "Dataset027_FetalBrain")
+METHODS = {
+    "plain nnU-Net": "nnUNetTrainer_short",
+    "fully supervised": "nnUNetTrainerFullySupervisedDice_short",
+    "Leaf-Dice": "nnUNetTrainerLeafDice_short",
+    "Leaf-Dice + CE": "nnUNetTrainerLeafDiceCE_short",
+}
+MORE_METHODS = {
+    "soft-target Dice": "nnUNetTrainerSoftTargetDice_short",
+    "marginal Dice": "nnUNetTrainerMarginalDice_short",
+}
+ENSEMBLE = "Leaf-Dice ensemble"
+# nnU-Net prints much; these lines show that it goes on.
+TELLING = re.compile(
+    r": (Epoch \d+|Pseudo dice .*|Mean Validation Dice.*|predicting .*)$|^Predicting .*|^\s+\w+\s+Dice "
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a demo computes."""
+
+    data: str
+    epochs: int
+    iterations: int
+    folds: tuple[str, ...]
+    patch: tuple[int, int, int] = (40, 48, 40)
+    features: tuple[int, ...] = (12, 24, 48, 64)
+
+
+SMALL = Size("small", epochs=8, iterations=25, folds=("0",))
+FULL = Size("full", epochs=20, iterations=50, folds=("0", "1"))
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", default="labelset_demo", metavar="FOLDER", help="everything goes here: %(default)s")
+    parser.add_argument("--data-only", action="store_true", help="write the generated volumes and stop")
+    parser.add_argument("--full", action="store_true", help="more cases, methods, folds and steps")
+    parser.add_argument("--gpu", action="store_true", help="train and predict on the GPU")
+    parser.add_argument("--seed", type=int, default=0, help="of the volumes and the trainings; default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> None:
+    Demo(Path(args.o), FULL if args.full else SMALL, args.full, "cuda" if args.gpu else "cpu", args.seed).run(
+        args.data_only
+    )
+
+
+@dataclass
+class Demo:
+    """The steps, in order. A finished step leaves a mark, so that a second run goes on where the first one ended."""
+
+    folder: Path
+    size: Size
+    full: bool
+    device: str
+    seed: int
+    environment: dict[str, str] = field(default_factory=dict)
+    step: int = 0
+
+    def run(self, data_only: bool = False) -> None:
+        begin = time.monotonic()
+        self._say(f"Generating fetal brains in {self.folder / 'data'}")
+        write_demo_data(self.folder / "data", self.seed, self.size.data)
+        if data_only:
+            print(self.folder / "data")
+            return
+        self._set_environment()
+        self._convert()
+        self._plan()
+        methods = {**METHODS, **(MORE_METHODS if self.full else {})}
+        for trainer in methods.values():
+            self._train_and_predict(trainer)
+        self._evaluate(methods)
+        print(f"\nDone in {(time.monotonic() - begin) / 60:.1f} minutes.")
+        print((self.folder / "comparison" / "table.md").read_text())
+        print(f"Report: {(self.folder / 'report.html').resolve()}")
+
+    # ------------------------------------------------------------------------------------------------- steps
+
+    def _convert(self) -> None:
+        data = self.folder / "data"
+        sources = ["--source", f"atlas={data / 'atlas'}", "--source", f"leuven_controls={data / 'controls'}"]
+        sources += ["--source", f"leuven_spina_bifida={data / 'spina_bifida'}"]
+        sources += ["--test-source", f"case_folders={data / 'test'}", "--test-source", f"feta={data / 'feta'}"]
+        self._say("Converting: one data set, every case with its protocol")
+        name = DATASET[1].split("_")[1]
+        table = ["--annotated", data / "annotated.csv"]
+        self._call("nnunet_labelset", "convert", "-d", DATASET[0], "-n", name, *sources, *table)
+        self._call("nnunet_labelset", "verify", "-d", DATASET[0])
+        self._call("nnunet_labelset", "coverage", "-d", DATASET[0], "-o", self.folder / "coverage.png")
+
+    def _plan(self) -> None:
+        self._say("Planning and preprocessing by nnU-Net, with a network that a CPU can train")
+        self._call("nnUNetv2_plan_and_preprocess", "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
+        preprocessed = self.folder / "nnUNet_preprocessed" / DATASET[1]
+        self._cut_down(preprocessed / "nnUNetPlans.json")
+        self._call("nnUNetv2_preprocess", "-d", DATASET[0], "-c", "3d_fullres", "-np", 2)
+        self._call("nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1)
+
+    def _cut_down(self, plans: Path) -> None:
+        """What users do by hand in the plans file when the hardware is small."""
+        content = read_json(plans)
+        configuration = content["configurations"]["3d_fullres"]
+        stages = len(self.size.features)
+        configuration["patch_size"], configuration["batch_size"] = list(self.size.patch), 2
+        configuration["architecture"]["arch_kwargs"] |= {
+            "n_stages": stages,
+            "features_per_stage": list(self.size.features),
+            "kernel_sizes": [[3, 3, 3]] * stages,
+            "strides": [[1, 1, 1]] + [[2, 2, 2]] * (stages - 1),
+            "n_conv_per_stage": [2] * stages,
+            "n_conv_per_stage_decoder": [1] * (stages - 1),
+        }
+        write_json(plans, content)
+
+    def _train_and_predict(self, trainer: str) -> None:
+        self._say(f"Training {trainer}: {self.size.epochs} epochs of {self.size.iterations} steps")
+        name = [DATASET[0], "3d_fullres"]
+        for fold in self.size.folds:
+            self._call("nnUNetv2_train", *name, fold, "-tr", trainer, "-device", self.device, nnUNet_n_proc_DA="0")
+        images = self.folder / "nnUNet_raw" / DATASET[1] / "imagesTs"
+        arguments = [
+            "-i",
+            images,
+            "-o",
+            self.predictions(trainer),
+            "-d",
+            DATASET[0],
+            "-c",
+            "3d_fullres",
+            "-tr",
+            trainer,
+        ]
+        workers = ["-f", *self.size.folds, "-device", self.device, "-npp", 1, "-nps", 1, "--save_probabilities"]
+        self._call("nnUNetv2_predict", *arguments, *workers)
+
+    def _evaluate(self, methods: dict[str, str]) -> None:
+        self._say("Ensembling, evaluating where annotated, comparing")
+        ours = [self.predictions(trainer) for name, trainer in methods.items() if name.startswith("Leaf-Dice")]
+        self._call("nnUNetv2_ensemble", "-i", *ours, "-o", self.predictions("ensemble"), "-np", 1)
+        results = [(name, self.predictions(trainer)) for name, trainer in methods.items()]
+        results.append((ENSEMBLE, self.predictions("ensemble")))
+        raw = self.folder / "nnUNet_raw" / DATASET[1]
+        table = ["--table", self.folder / "data" / "participants.tsv", "--group-by", "Pathology"]
+        for _, predictions in results:
+            dataset = ["-djfile", raw / "dataset.json"]
+            self._call("nnunet_labelset", "evaluate", raw / "labelsTs", predictions, *dataset, *table)
+        named = [f"{name}={predictions}" for name, predictions in results]
+        self._call("nnunet_labelset", "compare", *named, "-o", self.folder / "comparison")
+        models = self.folder / "nnUNet_results" / DATASET[1]
+        curves = ["-m", *(models / f"{trainer}__nnUNetPlans__3d_fullres" for trainer in methods.values())]
+        self._call("nnunet_labelset", "report", *named, *curves, "-o", self.folder / "report.html")
+
+    def predictions(self, trainer: str) -> Path:
+        return self.folder / "predictions" / trainer
+
+    # ------------------------------------------------------------------------------------------------- running
+
+    def _set_environment(self) -> None:
+        self.environment = {
+            name: str((self.folder / name).resolve())
+            for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
+        }
+        self.environment |= {
+            "nnUNet_extTrainer": trainers_folder(),
+            "nnunet_labelset_epochs": str(self.size.epochs),
+            "nnunet_labelset_iterations": str(self.size.iterations),
+            "nnunet_labelset_seed": str(self.seed),
+            "nnUNet_def_n_proc": "2",
+        }
+        for name, value in self.environment.items():
+            print(f"$ export {name}={shlex.quote(value)}")
+            if name.startswith("nnUNet_") and os.sep in value:
+                Path(value).mkdir(parents=True, exist_ok=True)
+
+    def _say(self, what: str) -> None:
+        print(f"\n== {what}", flush=True)
+
+    def _call(self, command: str, *arguments: object, **environment: str) -> None:
+        """Run a command unless it is done; nnU-Net's output goes to a file, and what tells most to the screen."""
+        self.step += 1
+        words = [command, *map(str, arguments)]
+        shown = shlex.join([*(f"{name}={value}" for name, value in environment.items()), *words])
+        print(f"$ {shown}", flush=True)
+        log = self.folder / "logs" / f"{self.step:02d}_{command}.txt"
+        mark = log.with_suffix(".done")
+        if mark.is_file() and mark.read_text() == shown:
+            print("  done before", flush=True)
+            return
+        log.parent.mkdir(parents=True, exist_ok=True)
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / command), *words[1:]],
+            env={**os.environ, **self.environment, **environment},
+            stdout=subprocess.PIPE if command.startswith("nnUNet") else None,
+            stderr=subprocess.STDOUT if command.startswith("nnUNet") else None,
+            text=True,
+        )
+        try:
+            if process.stdout is not None:
+                self._follow(process, log)
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            raise
+        if code:
+            if log.is_file():
+                print("".join(f"  {line}\n" for line in log.read_text().splitlines()[-15:]), file=sys.stderr)
+            raise LabelSetError(f"'{command}' failed; fix what it says and run the demo again, which goes on from here")
+        write_text(mark, shown)
+
+    def _follow(self, process: subprocess.Popen, log: Path) -> None:
+        assert process.stdout is not None
+        with log.open("w") as file:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                telling = TELLING.search(line.rstrip())
+                if telling:
+                    print("  " + (telling.group(1) or line).strip(), flush=True)
