@@ -122,7 +122,7 @@ def _gradient(
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
     flat = gradient.flatten(2)
     inside = membership.T.to(first_grad.dtype)  # (C, K)
-    # A voxel that may be any leaf has a mass of 1 whatever the logits: its gradient must be 0, not the rounding error of
+    # A voxel that may be any leaf has a mass of 1 whatever the logits: its gradient must be 0, not a rounding error of
     # the softmax. The softmax does not see what all leaves of a row have in common.
     mass_grad = mass_grad * ~membership.all(1)
     first_table = (first_grad - first_grad[:, :, :1]).transpose(1, 2).contiguous()  # (B, C, K)
