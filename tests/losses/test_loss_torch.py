@@ -1,0 +1,217 @@
+"""The losses as PyTorch citizens: compile, autocast, pickle, state, memory, the custom operators."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from problems import ALL, OVERLAPPING, SUMS, make_problem
+from torch.profiler import ProfilerActivity, profile
+
+from nnunet_labelset import losses
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses import confusion
+
+
+def with_gradient(module, logits, target):
+    logits = logits.detach().clone().requires_grad_()
+    value = module(logits, target)
+    return value.detach(), torch.autograd.grad(value, logits)[0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compile(backend):
+    """In one graph, forward and backward. Inductor needs a C++ compiler, which not every machine has."""
+    problem = make_problem(*OVERLAPPING, shape=(4, 4, 4))
+    chosen = [losses.LeafDiceCELoss]
+    if backend == "aot_eager":  # quick
+        chosen = [losses.LeafDiceLoss, losses.MarginalDiceFocalLoss, losses.MarginalCrossEntropyLoss]
+    for loss in chosen:
+        torch._dynamo.reset()
+        module = loss(problem.label_sets)
+        expected = with_gradient(module, problem.logits.float(), problem.target)
+        try:
+            compiled = with_gradient(
+                torch.compile(module, backend=backend, fullgraph=True), problem.logits.float(), problem.target
+            )
+        except torch._inductor.exc.InductorError as error:
+            if "compiler" not in str(error).lower():
+                raise
+            pytest.skip("no C++ compiler for inductor")
+        torch.testing.assert_close(compiled, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_custom_operators(dtype):
+    problem = make_problem(*OVERLAPPING, shape=(2, 3))
+    logits = problem.logits.detach().to(dtype)
+    arguments = (problem.target, problem.label_sets.membership, True, True, True, 2.0)
+    torch.library.opcheck(confusion._sums, (logits.requires_grad_(), *arguments))
+    sums = confusion._sums(logits.detach(), *arguments)
+    gradients = [torch.randn_like(x) for i, x in enumerate(sums) if i != 3]
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(confusion._gradient, (logits.detach(), *arguments, *gradients), test_utils=tests)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_autocast_sums_in_float32(loss):
+    problem = make_problem(*OVERLAPPING, shape=(20, 20))
+    module = loss(problem.label_sets)
+    logits = problem.logits.detach().bfloat16()
+    expected = with_gradient(module, logits, problem.target)
+    with torch.autocast("cpu", torch.bfloat16):
+        value = with_gradient(module, logits, problem.target)
+    assert value[0].dtype == torch.float32
+    torch.testing.assert_close(value, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_pickle_copy_state_and_repr(loss):
+    problem = make_problem(*OVERLAPPING)
+    module = loss(problem.label_sets)
+    value = module(problem.logits, problem.target)
+    for twin in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module), module.to(torch.float64), module.half()):
+        assert torch.equal(twin(problem.logits, problem.target), value)
+    assert not module.state_dict()
+    assert not list(module.parameters())
+    assert "leaves=4, label_sets=8" in repr(module)
+
+
+def test_options_are_keywords_and_defaults():
+    label_sets = make_problem(*OVERLAPPING).label_sets
+    module = losses.LeafDiceFocalLoss(
+        label_sets, 1, 3.0, batch_dice=True, include_background=False, ddp=False, weight_dice=2.0, weight_ce=0.5
+    )
+    for expected in ("alpha=1", "gamma=3.0", "batch_dice=True", "include_background=False", "weight_ce=0.5"):
+        assert expected in repr(module)
+    assert losses.LeafDiceLoss(label_sets).alpha == 2
+
+
+def test_membership_of_a_module_does_not_follow_the_label_sets():
+    problem = make_problem(*OVERLAPPING)
+    module = losses.LeafDiceLoss(problem.label_sets)
+    value = module(problem.logits, problem.target)
+    problem.label_sets.membership.fill_(True)
+    assert torch.equal(module(problem.logits, problem.target), value)
+
+
+def test_moves_itself_to_the_device_of_its_input():
+    """The meta device computes nothing but is a device; the target is out of reach of any check on the host."""
+    problem = make_problem(*OVERLAPPING)
+    module = losses.LeafDiceCELoss(problem.label_sets)
+    value = module(problem.logits.to("meta"), problem.target.to("meta"))
+    assert value.device.type == "meta"
+    assert module.membership.device.type == "meta"
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last_3d, torch.contiguous_format])
+def test_memory_layout_of_the_logits(layout):
+    problem = make_problem(*OVERLAPPING, shape=(3, 4, 5))
+    module = losses.MarginalDiceCELoss(problem.label_sets)
+    expected = with_gradient(module, problem.logits, problem.target)
+    value = with_gradient(module, problem.logits.detach().to(memory_format=layout), problem.target)
+    torch.testing.assert_close(value, expected)
+    swapped = with_gradient(module, problem.logits.detach().transpose(2, 3), problem.target.transpose(2, 3))
+    torch.testing.assert_close(swapped[0], expected[0])
+    torch.testing.assert_close(swapped[1].transpose(2, 3), expected[1])
+
+
+def peak_memory(run) -> int:
+    """Peak of what PyTorch allocates on the CPU during `run`, in bytes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            run()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("loss", [losses.LeafDiceLoss, *SUMS.values()])
+def test_memory_does_not_grow_with_the_number_of_label_sets(loss, monkeypatch):
+    monkeypatch.setattr(confusion, "CPU_CHUNK", 2**13)  # as small beside the logits as it is for a real patch
+    logits = torch.randn(2, 8, 32, 32, 32, requires_grad=True)
+    peaks = []
+    for number in (1, 50):
+        supersets = [[leaf for leaf in range(8) if bits >> leaf & 1] for bits in range(256)]
+        supersets = [labels for labels in supersets if len(labels) > 1][:number]
+        label_sets = LabelSets.from_superset_map(8, dict(enumerate(supersets, 8)))
+        target = torch.randint(label_sets.num_sets, (2, 1, 32, 32, 32))
+        module = loss(label_sets)
+
+        def run(module=module, target=target):
+            torch.autograd.grad(module(logits, target), logits)
+
+        run()
+        peaks.append(peak_memory(run))
+    size = logits.nbytes
+    assert size <= peaks[0] <= 2.3 * size
+    assert peaks[1] <= peaks[0] + 0.1 * size
+
+
+BAD_CALLS = {
+    r"`logits` of shape \(B, 4, \*S\), one channel per leaf, but got torch.float32 \(2, 3, 5, 5\)": lambda x, t: (
+        x[:, :3],
+        t,
+    ),
+    r"one channel per leaf, but got torch.int64": lambda x, t: (x.long(), t),
+    r"`target` of shape \(2, 1, 5, 5\), but got \(2, 5, 5\)": lambda x, t: (x, t[:, 0]),
+    r"`target` of shape \(2, 1, 5, 5\), but got \(2, 1, 5, 4\)": lambda x, t: (x, t[..., 1:]),
+    r"`target` to hold integers, but it has fractions": lambda x, t: (x, t + 0.5),
+    r"`target` to hold integers, but it has fractions or NaN": lambda x, t: (x, t * torch.nan),
+    r"`target` to hold integers, but got torch.bool": lambda x, t: (x, t > 0),
+    r"set indices outside 0..7: encode it": lambda x, t: (x, t + 1),
+    r"set indices outside 0..7": lambda x, t: (x, t - 1),
+    r"`target` on cpu, but got meta": lambda x, t: (x, t.to("meta")),
+}
+
+
+@pytest.mark.parametrize("loss", ALL)
+@pytest.mark.parametrize("message", BAD_CALLS)
+def test_bad_call(loss, message):
+    problem = make_problem(*OVERLAPPING, shape=(5, 5))
+    target = problem.target.clone()
+    target[0, 0, 0, 0], target[0, 0, 0, 1] = 0, 7
+    with pytest.raises(LabelSetError, match=message):
+        loss(problem.label_sets)(*BAD_CALLS[message](problem.logits.detach().float(), target))
+
+
+def test_bad_options():
+    label_sets = make_problem(*OVERLAPPING).label_sets
+    with pytest.raises(LabelSetError, match="`alpha` to be 1 or 2, but got 3"):
+        losses.LeafDiceLoss(label_sets, alpha=3)
+    with pytest.raises(LabelSetError, match="`gamma` to be at least 0, but got -1"):
+        losses.MarginalFocalLoss(label_sets, gamma=-1)
+    with pytest.raises(LabelSetError, match="`gamma` to be at least 0, but got nan"):
+        losses.LeafDiceFocalLoss(label_sets, gamma=float("nan"))
+    with pytest.raises(LabelSetError, match="`label_sets` to be a LabelSets, but got dict"):
+        losses.LeafDiceLoss({4: [0, 1]})
+
+
+def test_bad_input_of_the_conversion():
+    problem = make_problem(*OVERLAPPING)
+    p = problem.logits.detach().softmax(1)
+    for bad in (-1, 8):
+        with pytest.raises(LabelSetError, match=r"set indices outside 0\.\.7"):
+            losses.soft_target(torch.full_like(problem.target, bad), problem.label_sets)
+    with pytest.raises(LabelSetError, match=r"`probabilities` of shape \(2, 4, 3, 4\), but got \(2, 3, 3, 4\)"):
+        losses.marginalize(p[:, :3], problem.target, problem.label_sets)
+    with pytest.raises(LabelSetError, match=r"`target` of shape \(B, 1, \*S\), but got \(2, 3, 4\)"):
+        losses.marginalize(p, problem.target[:, 0], problem.label_sets)
+    with pytest.raises(LabelSetError, match="Expected `label_sets`"):
+        losses.to_label_set_loss(torch.nn.functional.mse_loss)(p, problem.target)
+
+
+def test_targets_of_floats_and_small_integers():
+    problem = make_problem(*OVERLAPPING)
+    module = losses.LeafDiceCELoss(problem.label_sets)
+    expected = module(problem.logits, problem.target)
+    for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.float32, torch.float64):
+        assert torch.equal(module(problem.logits, problem.target.to(dtype)), expected)

@@ -1,0 +1,164 @@
+"""The contract in dataset.json: what it means, what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+
+LABELS = {"background": 0, "white_matter": 1, "ventricles": 2, "cortex": 3, "brainstem": 4, "ignore": 5}
+BLOCK = {
+    "version": 1,
+    "protocols": {
+        "atlas": {},
+        "basic": {"ignore": ["cortex", "brainstem"]},
+        "merged": {"white_matter": ["white_matter", "brainstem"]},
+        "liver_style": {"background": ["background", "cortex"], "ignore": ["ventricles", "cortex"]},
+    },
+    "cases": {"case_1": "atlas", "case_2": "basic", "case_3": "merged", "case_4": "liver_style"},
+}
+
+
+def dataset_json(**changes: object) -> dict:
+    return copy.deepcopy({"labels": LABELS, "label_sets": BLOCK, **changes})
+
+
+def block(**changes: object) -> dict:
+    return dataset_json(label_sets={**copy.deepcopy(BLOCK), **changes})
+
+
+def test_unmentioned_values_stand_for_themselves_and_ignore_for_everything():
+    contract = Contract.from_dataset_json(dataset_json())
+    assert contract.leaf_names == ("background", "white_matter", "ventricles", "cortex", "brainstem")
+    assert contract.value_names[-1] == "ignore"
+    assert contract.sets_of("case_1") == ({0}, {1}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
+    assert contract.sets_of("case_2") == ({0}, {1}, {2}, {3}, {4}, {3, 4})
+    assert contract.sets_of("case_3") == ({0}, {1, 4}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
+    assert contract.sets_of("case_4") == ({0, 3}, {1}, {2}, {3}, {4}, {2, 3})
+
+
+def test_annotated_leaves():
+    contract = Contract.from_dataset_json(dataset_json())
+    assert contract.annotated("case_1") == contract.leaf_names
+    assert contract.annotated("case_2") == ("background", "white_matter", "ventricles")
+    assert contract.annotated("case_3") == ("background", "ventricles", "cortex")
+    assert contract.annotated("case_4") == ("white_matter", "brainstem")
+    assert [contract.is_fully_annotated(f"case_{i}") for i in (1, 2, 3, 4)] == [True, False, False, False]
+    expected = {"background": 3, "white_matter": 3, "ventricles": 3, "cortex": 2, "brainstem": 2}
+    assert contract.coverage() == expected
+    assert contract.coverage(["case_1"]) == dict.fromkeys(contract.leaf_names, 1)
+
+
+def test_a_leaf_without_a_value_of_its_own_is_not_annotated():
+    """Every value of the leaf is used for something else."""
+    protocol = {"cortex": ["white_matter"], "brainstem": ["background", "brainstem"]}
+    contract = Contract.from_dataset_json(block(protocols={"p": protocol}, cases={"c": "p"}))
+    assert contract.annotated("c") == ("white_matter", "ventricles")
+
+
+def test_without_ignore():
+    labels = {"background": 0, "organ": 1}
+    blocks = {"version": 1, "protocols": {"p": {"background": ["background", "organ"]}}, "cases": {"c": "p"}}
+    contract = Contract.from_dataset_json({"labels": labels, "label_sets": blocks})
+    assert not contract.has_ignore
+    assert contract.value_names == ("background", "organ")
+    assert contract.sets_of("c") == ({0, 1}, {1})
+
+
+def test_order_of_the_labels_does_not_matter():
+    shuffled = dict(sorted(LABELS.items(), key=lambda item: item[0]))
+    assert Contract.from_dataset_json(dataset_json(labels=shuffled)) == Contract.from_dataset_json(dataset_json())
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> dict:
+    leaves = [name for name in LABELS if name != "ignore"]
+    subset = st.lists(st.sampled_from(leaves), min_size=1, unique=True)
+    protocols = draw(
+        st.dictionaries(st.text(min_size=1), st.dictionaries(st.sampled_from(list(LABELS)), subset), min_size=1)
+    )
+    cases = draw(st.dictionaries(st.text(min_size=1), st.sampled_from(sorted(protocols))))
+    return {"version": 1, "protocols": protocols, "cases": cases}
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(blocks())
+def test_round_trip(written):
+    contract = Contract.from_dataset_json({"labels": LABELS, "label_sets": written})
+    again = json.loads(json.dumps(contract.to_block()))
+    assert Contract.from_dataset_json({"labels": LABELS, "label_sets": again}) == contract
+    for protocol, values in again["protocols"].items():
+        for value, leaves in values.items():  # only what differs from the default is written
+            assert sorted(leaves) == sorted(written["protocols"][protocol][value])
+            assert leaves != [value]
+
+
+NESTED = {"white_matter": [["cortex"]]}
+BAD = {
+    "dataset.json has no 'labels'": {"label_sets": BLOCK},
+    "label 'brain' is a region": dataset_json(labels={"background": 0, "brain": [1, 2]}),
+    "value of label 'brain' to be an integer, but got '1'": dataset_json(labels={"background": 0, "brain": "1"}),
+    "value of label 'brain' to be an integer, but got True": dataset_json(labels={"background": 0, "brain": True}),
+    r"without gaps, but got \[0, 2\]": dataset_json(labels={"background": 0, "brain": 2}),
+    r"without gaps, but got \[0, 1, 1\]": dataset_json(labels={"background": 0, "brain": 1, "skull": 1}),
+    "'ignore' to have the highest value, but 'brain' has": dataset_json(
+        labels={"background": 0, "ignore": 1, "brain": 2}
+    ),
+    "at least two leaves": dataset_json(labels={"background": 0, "ignore": 1}),
+    "dataset.json has no 'label_sets' block": {"labels": LABELS},
+    "'label_sets' in dataset.json to be an object, but got list": dataset_json(label_sets=[]),
+    "label_sets.version to be 1, but got 2": block(version=2),
+    "label_sets.version to be 1, but got None": dataset_json(label_sets={"protocols": {}, "cases": {}}),
+    "label_sets.protocols in dataset.json to be an object, but got None": dataset_json(
+        label_sets={"version": 1, "cases": {}}
+    ),
+    "label_sets.cases in dataset.json to be an object": block(cases=["case_1"]),
+    r"Unknown key\(s\) in label_sets of dataset.json: casess": block(casess={}),
+    "case 'c': unknown protocol 'atlsa' in label_sets.cases; did you mean 'atlas'": block(cases={"c": "atlsa"}),
+    r"case 'c': unknown protocol \['atlas'\]": block(cases={"c": ["atlas"]}),
+    "protocol 'p', value 'cortx': no such label; did you mean 'cortex'": block(protocols={"p": {"cortx": ["cortex"]}}),
+    "protocol 'p', value 'cortex': unknown leaf 'brain_stem'; did you mean 'brainstem'": block(
+        protocols={"p": {"cortex": ["brain_stem"]}}
+    ),
+    "unknown leaf 'ignore'": block(protocols={"p": {"ignore": ["ignore"]}}),
+    "unknown leaf 3": block(protocols={"p": {"ignore": [3]}}),
+    r"unknown leaf \['cortex'\]": block(protocols={"p": NESTED}),
+    "protocol 'p', value 'ignore': empty label-set": block(protocols={"p": {"ignore": []}}),
+    "expected a list of leaves, but got 'cortex'": block(protocols={"p": {"ignore": "cortex"}}),
+    "expected a list of leaves, but got 3": block(protocols={"p": {"ignore": 3}}),
+    "protocol 'p' to be an object of value -> leaves, but got None": block(protocols={"p": None}),
+    "'labels' in dataset.json does not declare 'ignore'": dataset_json(labels={"background": 0, "white_matter": 1}),
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_fails_closed(message):
+    with pytest.raises(LabelSetError, match=message):
+        Contract.from_dataset_json(BAD[message])
+
+
+def test_unlisted_cases():
+    contract = Contract.from_dataset_json(dataset_json())
+    with pytest.raises(
+        LabelSetError, match=r"case 'case_9' has no protocol: add it to label_sets.cases.*did you mean 'case_"
+    ):
+        contract.sets_of("case_9")
+    with pytest.raises(LabelSetError, match=r"case 'xyz' has no protocol: add it to label_sets.cases in dataset.json$"):
+        contract.annotated("xyz")
+    contract.require_cases(["case_1", "case_2"])
+    with pytest.raises(
+        LabelSetError, match=r"^7 case\(s\) without a protocol: 'n0', 'n1', 'n2', 'n3', 'n4', \.\.\.: add"
+    ):
+        contract.require_cases(["case_1", *(f"n{i}" for i in range(7))])
+
+
+def test_did_you_mean():
+    assert did_you_mean("brain_stem", ["cortex", "brainstem"]) == "; did you mean 'brainstem'?"
+    assert did_you_mean("zzz", ["a", "b"]) == "; known: a, b"
+    assert did_you_mean("zzz", []) == ""
