@@ -90,9 +90,7 @@ class Demo:
         if data_only:
             print(self.folder / "data")
             return
-        self._set_environment()
-        self._convert()
-        self._plan()
+        self.prepare()
         methods = {**METHODS, **(MORE_METHODS if self.full else {})}
         for trainer in methods.values():
             self._train_and_predict(trainer)
@@ -100,6 +98,12 @@ class Demo:
         print(f"\nDone in {(time.monotonic() - begin) / 60:.1f} minutes.")
         print((self.folder / "comparison" / "table.md").read_text())
         print(f"Report: {(self.folder / 'report.html').resolve()}")
+
+    def prepare(self) -> None:
+        """From the generated volumes to a preprocessed data set."""
+        self._set_environment()
+        self._convert()
+        self._plan()
 
     # ------------------------------------------------------------------------------------------------- steps
 

@@ -1,0 +1,123 @@
+"""Seconds per training step and peak memory of our trainers against plain `nnUNetTrainer`.
+
+Same data, network, machine and run: every round takes one batch and lets each trainer make a step with it, in an order
+that changes from round to round. Memory is what torch allocates above its level before the step: the events of the
+profiler on the CPU, the statistics of the allocator on a GPU.
+
+    python benchmarks/train_step.py --rounds 15 --json step.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
+
+from nnunet_labelset.demo import DATASET, Demo, Size
+from nnunet_labelset.phantom_data import write_demo_data
+
+PLAIN = "nnUNetTrainer"
+OURS = ("LeafDice", "LeafDiceCE", "LeafDiceFocal", "MarginalDice", "MarginalDiceCE", "MarginalCE", "SoftTargetDice")
+
+
+def make_trainer(name: str, preprocessed: Path, device: str) -> Any:
+    plans = json.loads((preprocessed / "nnUNetPlans.json").read_text())
+    dataset = json.loads((preprocessed / "dataset.json").read_text())
+    cls = recursive_find_trainer_class_by_name(name)
+    trainer = cls({**plans, "continue_training": False}, "3d_fullres", 0, dataset, torch.device(device))
+    trainer.initialize()
+    trainer.network.train()
+    return trainer
+
+
+def peak_memory(step: Callable[[], object], device: str) -> int:
+    """Bytes that torch allocates above the level before the step."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    level = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        level += event.nbytes()
+        peak = max(peak, level)
+    return peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainers", nargs="+", default=list(OURS), help="without the prefix nnUNetTrainer")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--patch", type=int, nargs=3, default=[40, 48, 40])
+    parser.add_argument("--features", type=int, nargs="+", default=[16, 32, 64, 128])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+
+    with tempfile.TemporaryDirectory() as scratch:
+        size = Size("small", 1, 1, ("0",), tuple(args.patch), tuple(args.features))
+        demo = Demo(Path(scratch), size, full=False, device=args.device, seed=0)
+        write_demo_data(demo.folder / "data")
+        demo.prepare()
+        os.environ.update(demo.environment, nnUNet_n_proc_DA="0")
+        preprocessed = demo.folder / "nnUNet_preprocessed" / DATASET[1]
+        names = [PLAIN, *(f"nnUNetTrainer{name}" for name in args.trainers)]
+        trainers = {name: make_trainer(name, preprocessed, args.device) for name in names}
+        loader, _ = trainers[PLAIN].get_dataloaders()
+
+        def step(name: str, batch: dict) -> float:
+            batch = copy.deepcopy(batch)  # nnU-Net's validation changes targets in place
+            begin = time.perf_counter()
+            trainers[name].train_step(batch)  # ends with a copy of the loss to the host
+            return time.perf_counter() - begin
+
+        seconds: dict[str, list[float]] = {name: [] for name in names}
+        for round_ in range(-2, args.rounds):  # two rounds to warm up
+            batch = next(loader)
+            for name in names[round_ % len(names) :] + names[: round_ % len(names)]:
+                duration = step(name, batch)
+                if round_ >= 0:
+                    seconds[name].append(duration)
+        batch = next(loader)
+        memory = {name: peak_memory(lambda name=name: step(name, batch), args.device) for name in names}
+
+    rows = []
+    print(f"\n{'trainer':32} {'s/step':>8} {'spread':>8} {'ratio':>7} {'memory MB':>10} {'ratio':>7}")
+    for name in names:
+        # Each step against plain nnU-Net's with the same batch: what disturbs the machine disturbs both.
+        ratio = statistics.median(a / b for a, b in zip(seconds[name], seconds[PLAIN], strict=True))
+        quartiles = statistics.quantiles(seconds[name], n=4)
+        row = {
+            "trainer": name,
+            "seconds": statistics.median(seconds[name]),
+            "spread": quartiles[2] - quartiles[0],
+            "ratio": ratio,
+            "memory": memory[name],
+            "memory_ratio": memory[name] / memory[PLAIN],
+        }
+        rows.append(row)
+        print(
+            f"{name:32} {row['seconds']:8.3f} {row['spread']:8.3f} {ratio:7.3f} {memory[name] / 2**20:10.1f} "
+            f"{row['memory_ratio']:7.3f}"
+        )
+    if args.json:
+        about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+        Path(args.json).write_text(json.dumps({**about, **vars(args), "results": rows}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
