@@ -13,7 +13,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.report_overlays import ERROR_COLOURS, CaseSlices, find_image, leaf_colour
 from nnunet_labelset.report_page import legend, number, table, text
-from nnunet_labelset.report_result import Result, link, mean_dice, spoken
+from nnunet_labelset.report_result import WIDE, Result, link, mean_dice, spoken
 
 ERROR_WORDS = {
     "missed": "missed: background predicted where it cannot be",
@@ -125,8 +125,15 @@ def _figure(source: str, alt: str, caption: str) -> str:
 def _scores(results: Sequence[Result], case: str) -> str:
     """The Dice of all leaves of a case that have one."""
     leaves = [leaf for leaf, score in results[0].cases[case]["leaves"].items() if score["outcome"] != "unannotated"]
-    rows = []
-    for result in results:
-        scores = [result.cases[case]["leaves"][leaf]["dice"] for leaf in leaves]
-        rows.append([text(result.name), *(number(None if score is None else 100 * score) for score in scores)])
+    scores = {
+        leaf: [
+            number(None if (dice := result.cases[case]["leaves"][leaf]["dice"]) is None else 100 * dice)
+            for result in results
+        ]
+        for leaf in leaves
+    }
+    if len(leaves) > WIDE:
+        rows = [[text(spoken(leaf)), *scores[leaf]] for leaf in leaves]
+        return table(f"Dice of {case}", ["Dice %", *(result.name for result in results)], rows)
+    rows = [[text(result.name), *(scores[leaf][row] for leaf in leaves)] for row, result in enumerate(results)]
     return table(f"Dice of {case}", ["Dice %", *map(spoken, leaves)], rows)

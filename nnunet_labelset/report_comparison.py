@@ -7,9 +7,8 @@ from html import escape
 from typing import Any
 
 from nnunet_labelset.report_page import Cell, number, table, text
-from nnunet_labelset.report_result import METRICS, spoken
+from nnunet_labelset.report_result import METRICS, WIDE, spoken
 
-WIDE = 10  # more leaves than this stand in rows, not in columns
 MARKS = {"better": "*", "worse": "†", "": ""}
 
 

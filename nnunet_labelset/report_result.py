@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 # name, unit, factor
 METRICS = {"dice": ("Dice", "%", 100.0), "hd95": ("HD95", "mm", 1.0)}
+WIDE = 10  # more leaves than this stand in rows, not in columns
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.coverage import coverage_table, describe_label_sets
 from nnunet_labelset.report_comparison import metric_cell, score_cell
 from nnunet_labelset.report_page import Cell, number, table, text
-from nnunet_labelset.report_result import METRICS, Result, link, mean_dice, spoken, used_metrics
+from nnunet_labelset.report_result import METRICS, WIDE, Result, link, mean_dice, spoken, used_metrics
 
 
 def coverage_section(contract: Contract, evaluated: Sequence[str]) -> str:
@@ -20,22 +21,25 @@ def coverage_section(contract: Contract, evaluated: Sequence[str]) -> str:
     rows = coverage_table(contract, others, part="not evaluated (training)") if others else []
     starts = [0, len(rows)]
     rows += coverage_table(contract, known, part="evaluated") if known else []
-    cells = [
-        [
-            text(row.part, "text"),
-            text(row.group, "text"),
-            number(row.cases, 0),
-            *(_shaded(row.counts[leaf], row.cases) for leaf in row.counts),
+    leaves = contract.leaf_names[1:]
+    if len(leaves) > WIDE:
+        columns = ["leaf", *(f"{row.part}\n{row.group}\nn = {row.cases}" for row in rows)]
+        cells = [[text(spoken(leaf)), *(_shaded(row.counts[leaf], row.cases) for row in rows)] for leaf in leaves]
+        content = table("Coverage", columns, cells)
+    else:
+        columns = ["cases", "group", "n", *map(spoken, leaves)]
+        cells = [
+            [text(row.part, "text"), text(row.group, "text"), number(row.cases, 0)]
+            + [_shaded(row.counts[leaf], row.cases) for leaf in leaves]
+            for row in rows
         ]
-        for row in rows
-    ]
-    columns = ["cases", "group", "n", *(spoken(leaf) for leaf in contract.leaf_names[1:])]
+        content = table("Coverage", columns, cells, 2, starts)
     sets = describe_label_sets(contract)
     note = (
         f'<p class="note">{escape(sets.splitlines()[0])} {escape("; ".join(map(str.strip, sets.splitlines()[1:])))}</p>'
     )
     intro = "<p>Number of cases in which each leaf is annotated, by protocol. Darker: a larger share of the group.</p>"
-    return intro + table("Coverage", columns, cells, 2, starts) + (note if sets else "")
+    return intro + content + (note if sets else "")
 
 
 def _shaded(count: int, of: int) -> Cell:
@@ -46,27 +50,45 @@ def _shaded(count: int, of: int) -> Cell:
 def groups_section(results: Sequence[Result]) -> str:
     """Mean (sd) of every group, method and metric; nothing if all cases are in one group."""
     parts = []
-    leaves = results[0].metrics["leaves"]
+    leaves, metrics = results[0].metrics["leaves"], used_metrics(results)
     for column in results[0].metrics["group_columns"]:
-        groups = {name for result in results for name in result.metrics["summary"]["groups"].get(column, {})}
+        groups = sorted({name for result in results for name in result.metrics["summary"]["groups"].get(column, {})})
         if len(groups) < 2:
             continue
         rows: list[list[Cell]] = []
         starts = []
-        for group in sorted(groups):
+        for group in groups:
             starts.append(len(rows))
-            for metric in used_metrics(results):
-                for result in results:
-                    found = result.metrics["summary"]["groups"].get(column, {}).get(group)
-                    if found is None:
-                        continue
-                    scores = [{**found["leaves"][leaf][metric], "metric": metric} for leaf in leaves]
-                    plain = [score_cell({**score, "best": False, "mark": ""}) for score in scores]
-                    name = text(group or "(not known)")
-                    rows.append([name, text(result.name), metric_cell(metric), number(found["n_cases"], 0), *plain])
-        columns = ["group", "method", "metric", "cases", *map(spoken, leaves)]
-        parts.append(f"<h3>By {escape(column)}</h3>" + table(f"By {column}", columns, rows, 3, starts))
+            found = {result.name: result.metrics["summary"]["groups"].get(column, {}).get(group) for result in results}
+            name = text(group or "(not known)")
+            if len(leaves) > WIDE:
+                for leaf in leaves:
+                    cells = [_plain(found[method], leaf, metric) for metric in metrics for method in found]
+                    rows.append([name, text(spoken(leaf), "text"), *cells])
+                continue
+            for metric in metrics:
+                for method, of in found.items():
+                    cells = [_plain(of, leaf, metric) for leaf in leaves]
+                    rows.append(
+                        [name, text(method), metric_cell(metric), number(of["n_cases"] if of else 0, 0), *cells]
+                    )
+        if len(leaves) > WIDE:
+            heads = [
+                f"{result.name}\n{METRICS[metric][0]} {METRICS[metric][1]}" for metric in metrics for result in results
+            ]
+            content = table(f"By {column}", ["group", "leaf", *heads], rows, 2, starts)
+        else:
+            heads = ["group", "method", "metric", "cases", *map(spoken, leaves)]
+            content = table(f"By {column}", heads, rows, 3, starts)
+        parts.append(f"<h3>By {escape(column)}</h3>{content}")
     return "".join(parts)
+
+
+def _plain(summary: Mapping[str, Any] | None, leaf: str, metric: str) -> Cell:
+    """Mean (sd) without marks; empty if the group has no cases."""
+    if summary is None:
+        return number(None)
+    return score_cell({**summary["leaves"][leaf][metric], "metric": metric, "best": False, "mark": ""})
 
 
 def summary_section(results: Sequence[Result]) -> str:
@@ -81,7 +103,7 @@ def summary_section(results: Sequence[Result]) -> str:
             rows.append([text(result.name), text(spoken(leaf), "text")])
             for metric in metrics:
                 median = found[metric]["median"]
-                rows[-1].append(score_cell({**found[metric], "metric": metric, "best": False, "mark": ""}))
+                rows[-1].append(_plain(result.metrics["summary"]["overall"], leaf, metric))
                 rows[-1].append(number(None if median is None else METRICS[metric][2] * median))
             rows[-1] += [number(found["outcomes"][outcome], 0) for outcome in outcomes]
             rows[-1].append(number(found["union"], 0))

@@ -160,6 +160,33 @@ def test_coverage_counts_evaluated_and_other_cases(study: Path) -> None:
     ]
 
 
+def test_many_leaves_stand_in_rows(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cells(html: str, name: str) -> list[list[str]]:
+        body = html[html.index(f'aria-label="{name}"') :].split("</table>")[0]
+        rows = [re.findall(r"(?s)<t[hd].*?</t[hd]>", row) for row in re.findall(r"(?s)<tr.*?</tr>", body)]
+        return [[re.sub("<.*?>", "", cell) for cell in row] for row in rows]
+
+    columns = make(study)
+    for module in ("comparison", "sections", "cases"):
+        monkeypatch.setattr(f"nnunet_labelset.report_{module}.WIDE", 1)
+    rows = make(study)
+    Page(rows)
+    # Coverage without its first columns (part, group, n) is the transposed one without its first column.
+    wide, long = cells(columns, "Coverage"), cells(rows, "Coverage")
+    assert [row[3:] for row in wide[1:]] == [
+        list(column) for column in zip(*[row[1:] for row in long[1:]], strict=True)
+    ]
+    wide, long = cells(columns, "Table 2"), cells(rows, "Table 2")
+    assert {cell for row in wide[1:] for cell in row[2:]} == {cell for row in long[1:] for cell in row[2:]}
+    assert [row[:2] for row in long[1:]] == [
+        [leaf, metric] for leaf in ("left part", "right part") for metric in ("Dice %", "HD95 mm")
+    ]
+    wide, long = cells(columns, "By protocol"), cells(rows, "By protocol")
+    assert sorted(cell for row in wide[1:] for cell in row[4:]) == sorted(cell for row in long[1:] for cell in row[2:])
+    wide, long = cells(columns, "Dice of a"), cells(rows, "Dice of a")
+    assert wide == [list(column) for column in zip(*long, strict=True)]
+
+
 def test_one_result_of_one_case_is_enough(study: Path) -> None:
     for case in ("b", "d", EVIL):
         (study / "second" / f"{case}.nii.gz").unlink()
