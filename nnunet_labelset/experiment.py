@@ -17,7 +17,7 @@ from pathlib import Path
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.experiment_scripts import HEAD, RUN_BODY, RUN_HELP, SLURM_BODY, SLURM_HELP, assignments
-from nnunet_labelset.files import case_files, check_name, find_dataset, nnunet_folder, read_json, write_text
+from nnunet_labelset.files import case_files, check_name, find_dataset, nnunet_folder, read_json, some, write_text
 from nnunet_labelset.trainer_path import trainers_folder
 
 PAPER = ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice")
@@ -60,6 +60,18 @@ def known_trainers() -> set[str]:
     return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
 
 
+def _check_test_cases(images: Path, references: Path, ending: str, contract: Contract) -> None:
+    """What `evaluate` would refuse in the end, after all trainings, is refused now."""
+    pictured = {name.removesuffix("_0000") for name in case_files(images, ending) if name.endswith("_0000")}
+    drawn = set(case_files(references, ending))
+    for names, folder, other in ((pictured - drawn, images, references), (drawn - pictured, references, images)):
+        if names:
+            raise LabelSetError(
+                f"{folder}: {len(names)} test case(s) that {other} does not have: {some(sorted(names))}"
+            )
+    contract.require_cases(drawn)
+
+
 def write_experiment(
     dataset: str,
     output: Path,
@@ -81,7 +93,7 @@ def write_experiment(
     if folder.resolve().parent != raw or not re.fullmatch(r"Dataset\d{3}_.+", folder.name):
         raise LabelSetError(f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})")
     contents = read_json(folder / "dataset.json")
-    Contract.from_dataset_json(contents)
+    contract = Contract.from_dataset_json(contents)
     if configuration == "3d_cascade_fullres":
         raise LabelSetError("-c 3d_cascade_fullres: not possible here, because it needs the predictions of 3d_lowres")
     if num_gpus < 1 or (num_gpus > 1 and device != "cuda"):
@@ -92,6 +104,7 @@ def write_experiment(
     for path, flag in ((images, "-i"), (references, "-r")):
         if not case_files(path, ending):
             raise LabelSetError(f"{path}: no {ending} files to test on: give the folder with {flag}")
+    _check_test_cases(images, references, ending, contract)
     known = known_trainers()
     for trainer in trainers:
         if trainer not in known:

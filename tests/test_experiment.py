@@ -337,6 +337,21 @@ def test_bad_input_is_one_line(study: Study, capsys: pytest.CaptureFixture, opti
     assert not study.folder.exists()
 
 
+def test_what_evaluate_would_refuse_in_the_end_is_refused_at_once(
+    study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = study.root / "raw" / "Dataset027_Brain"
+    (raw / "labelsTs" / "c.nii.gz").write_bytes(b"x")
+    assert study.write() == 1
+    assert "1 test case(s) that" in capsys.readouterr().err
+    (raw / "imagesTs" / "c_0000.nii.gz").write_bytes(b"x")
+    assert study.write() == 1
+    assert "without a protocol: 'c'" in capsys.readouterr().err
+    (raw / "labelsTs" / "c.nii.gz").unlink()
+    assert study.write() == 1
+    assert "labelsTs does not have: c" in capsys.readouterr().err
+
+
 def test_own_trainers_are_known(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     (study.root / "own").mkdir()
     (study.root / "own" / "mine.py").write_text("class nnUNetTrainerMine(nnUNetTrainer):\n    pass\n")
