@@ -14,13 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.label_sets import require
 
 NO_CROSS_ENTROPY = -1.0  # an operator has no optional outputs: a negative gamma says "no cross entropy"
 CPU_CHUNK = 2**19  # elements of a chunk: its working set stays near the cache
 DEVICE_CHUNK = 2**24  # few kernel launches, bounded memory
-BLOCK = 2**11  # voxels that are added one by one in float32; chunks are multiples of it
+BLOCK = 2**12  # voxels that are added up in float32 on their own; chunks are multiples of it
+LANES = 8  # sums of a block that neighbours take in turns
 SAFE_MASS = 1e-30  # below, a sum of probabilities loses digits
 
 
@@ -56,18 +56,14 @@ def soft_confusion(
     the sums of that name (the sum of s_i comes with the first moments too), `gamma` for the marginal focal loss (0:
     cross entropy). Sums are float32 (float64 for float64 logits), whatever the dtype of the logits and the autocast.
     """
-    out_of_range = f"`target` has set indices outside 0..{len(membership) - 1}: encode it with LabelSets.encode first"
-    if target.device.type != "cpu":  # where the look-ups below would not say so, or not in words
-        low, high = target.aminmax()
-        require((low >= 0) & (high < len(membership)), out_of_range)
-    try:
-        sums = SoftConfusion(
-            *_sums(logits, target, membership, first, second, mass, NO_CROSS_ENTROPY if gamma is None else gamma)
-        )
-    except (RuntimeError, IndexError) as error:
-        if "out of bounds" not in str(error):
-            raise
-        raise LabelSetError(out_of_range) from None
+    low, high = target.aminmax()
+    require(
+        (low >= 0) & (high < len(membership)),
+        f"`target` has set indices outside 0..{len(membership) - 1}: encode it with LabelSets.encode first",
+    )
+    sums = SoftConfusion(
+        *_sums(logits, target, membership, first, second, mass, NO_CROSS_ENTROPY if gamma is None else gamma)
+    )
     if first and not mass:
         from_first = (sums.first * membership).sum(2)
         sums = sums._replace(mass=torch.stack([from_first, torch.zeros_like(from_first)], 1))
@@ -205,7 +201,8 @@ def _sum_by_set(values: Tensor, k: Tensor, num_sets: int) -> Tensor:
 
     Adding in place is fastest on the CPU but depends on the order of threads elsewhere; a product with the one-hot
     matrix of the chunk does not. Probabilities that are much alike, added one by one to a long sum, are all rounded in
-    the same direction (0.3% after 200000 voxels): hence sums of blocks.
+    the same direction (0.3% after 200000 voxels): hence sums of blocks. Neighbours mostly have the same label-set, and
+    adding to one number over and over waits for the addition before (up to 4 times slower): hence lanes.
     """
     if values.device.type != "cpu":
         return _sum_by_product(values, k, num_sets)
@@ -214,9 +211,11 @@ def _sum_by_set(values: Tensor, k: Tensor, num_sets: int) -> Tensor:
     whole = voxels - voxels % BLOCK
     if whole:
         shape = (rows, whole // BLOCK, BLOCK)
-        blocks = values.new_zeros(*shape[:2], num_sets)
-        blocks.scatter_add_(2, k[:whole].view(shape[1:]).expand(shape), values[:, :whole].unflatten(1, shape[1:]))
-        sums += blocks.sum(1)
+        lanes = torch.arange(0, LANES * num_sets, num_sets)
+        index = (k[:whole].view(-1, LANES) + lanes).view(shape[1:]).expand(shape)
+        blocks = values.new_zeros(*shape[:2], LANES * num_sets)
+        blocks.scatter_add_(2, index, values[:, :whole].unflatten(1, shape[1:]))
+        sums += blocks.view(rows, -1, num_sets).sum(1)
     if whole < voxels:
         sums.scatter_add_(1, k[whole:].expand(rows, -1), values[:, whole:])
     return sums.T
@@ -233,7 +232,7 @@ def _chunks(logits: Tensor, target: Tensor, num_sets: int) -> Iterator[tuple[int
     voxels = x.shape[2]
     on_cpu = x.device.type == "cpu"
     size = CPU_CHUNK // x.shape[1] if on_cpu else DEVICE_CHUNK // (x.shape[1] + num_sets)
-    size = max(2, size // BLOCK) * BLOCK
+    size = max(1, size // BLOCK) * BLOCK
     for b in range(len(x)):
         for start in range(0, voxels, size):
             chunk = slice(start, start + size)

@@ -183,6 +183,16 @@ def test_bad_call(loss, message):
         loss(problem.label_sets)(*BAD_CALLS[message](problem.logits.detach().float(), target))
 
 
+@pytest.mark.parametrize("loss", ALL)
+@pytest.mark.parametrize("bad", [-1, -3, 8, 9, 300])
+def test_one_bad_voxel_of_many(loss, bad):
+    """In a volume of several blocks, where neighbours are summed in lanes."""
+    problem = make_problem(*OVERLAPPING, shape=(10000,))
+    problem.target[1, 0, 5001] = bad
+    with pytest.raises(LabelSetError, match="set indices outside"):
+        loss(problem.label_sets)(problem.logits, problem.target)
+
+
 def test_bad_options():
     label_sets = make_problem(*OVERLAPPING).label_sets
     with pytest.raises(LabelSetError, match="`alpha` to be 1 or 2, but got 3"):
