@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, IGNORE, VERSION, Contract
+from nnunet_labelset.contract import BLOCK, VERSION, Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.tables import read_table
 
@@ -17,31 +18,39 @@ ALL = "all"
 def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Contract:
     """A contract whose cases come from a table with the column `case` and either `annotated` or `protocol`.
 
-    `protocol` names a protocol of dataset.json. `annotated` lists leaves, separated by `;`, or says `all`. Leaves that
-    are not listed may be hidden in the background and, where the data set has it, under `ignore`.
+    `protocol` names a protocol of dataset.json. `annotated` lists leaves, separated by `;`, or says `all`.
     """
     rows = read_table(table)
     columns = set(rows[0])
     if "case" not in columns or len(columns & {"annotated", "protocol"}) != 1:
         raise LabelSetError(f"{table}: expected the columns 'case' and either 'annotated' or 'protocol'")
-    block = dataset_json.get(BLOCK, {})
     if "protocol" in columns:
+        contract = Contract.from_dataset_json(dataset_json)
         cases = {row["case"].strip(): row["protocol"].strip() for row in rows}
-        return Contract.from_dataset_json({**dataset_json, BLOCK: {**block, "cases": cases}})
-    names = list(dataset_json.get("labels", {}))
-    leaves = [name for name in names if name != IGNORE]
+        for case, protocol in cases.items():
+            if protocol not in contract.protocols:
+                hint = did_you_mean(protocol, contract.protocols)
+                raise LabelSetError(f"{table}: case '{case}': unknown protocol '{protocol}'{hint}")
+        return replace(contract, cases=cases)
+    empty = {"version": VERSION, "protocols": {}, "cases": {}}  # the labels alone are read from dataset.json
+    labels = Contract.from_dataset_json({**dataset_json, BLOCK: empty})
     protocols, cases = {}, {}
     for row in rows:
-        listed = [name.strip() for name in row["annotated"].split(SEPARATOR) if name.strip()]
-        for name in listed:
-            if name not in (*leaves, ALL):
-                hint = did_you_mean(name, [*leaves, ALL])
-                raise LabelSetError(f"{table}: case '{row['case']}': unknown leaf '{name}'{hint}")
-        hidden = [] if ALL in listed else [leaf for leaf in leaves[1:] if leaf not in listed]
-        name = SEPARATOR.join(leaf for leaf in leaves[1:] if leaf not in hidden) if hidden else ALL
-        uncertain = [leaves[0], *hidden] if hidden else []
-        protocols[name] = {value: uncertain for value in (leaves[0], IGNORE) if uncertain and value in names}
-        cases[row["case"].strip()] = name
-    return Contract.from_dataset_json(
-        {**dataset_json, BLOCK: {"version": VERSION, "protocols": protocols, "cases": cases}}
-    )
+        case, listed = row["case"].strip(), {name.strip() for name in row["annotated"].split(SEPARATOR)} - {""}
+        for name in sorted(listed - {*labels.leaf_names, ALL}):
+            hint = did_you_mean(name, [*labels.leaf_names, ALL])
+            raise LabelSetError(f"{table}: case '{case}': unknown leaf '{name}'{hint}")
+        foreground = labels.leaf_names[1:]
+        names = foreground if ALL in listed else tuple(leaf for leaf in foreground if leaf in listed)
+        cases[case] = ALL if names == foreground else SEPARATOR.join(names)
+        protocols[cases[case]] = _sets(labels, frozenset(labels.leaf_names.index(name) for name in names))
+    return replace(labels, protocols=protocols, cases=cases)
+
+
+def _sets(labels: Contract, annotated: LabelSet) -> tuple[LabelSet, ...]:
+    """A leaf that is not listed may be hidden in the background and, where the data set has it, under `ignore`."""
+    uncertain = labels.full_set - annotated
+    every_leaf_is_listed = len(uncertain) == 1
+    values = [uncertain, *(frozenset([leaf]) for leaf in range(1, labels.num_leaves))]
+    ignore = labels.full_set if every_leaf_is_listed else uncertain
+    return (*values, ignore) if labels.has_ignore else tuple(values)

@@ -151,9 +151,8 @@ def nnunet_choice(candidates: Sequence[Candidate]) -> Candidate | None:
 
 def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
     """All scores, and where nnU-Net would choose differently."""
-    wide = max(len(candidate.name) for candidate in candidates)
-    lines = [f"{'':{wide}}  label-set-aware  nnU-Net's"]
-    lines += [f"{c.name:{wide}}  {c.dice:15.4f}  {c.nnunet_dice:9.4f}" for c in candidates]
+    lines = ["label-set-aware  nnU-Net's  mean foreground Dice of"]
+    lines += [f"{c.dice:15.4f}  {c.nnunet_dice:9.4f}  {c.name}" for c in candidates]
     lines.append(f"Best by label-set-aware Dice: {best.name}")
     theirs = nnunet_choice(candidates)
     if theirs is None:

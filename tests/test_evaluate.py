@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
-from evaluation_helpers import LEAVES, PROTOCOLS, row, write_dataset, write_labels
+from evaluation_helpers import LABELS, LEAVES, PROTOCOLS, row, write_dataset, write_labels
 from scipy.spatial.distance import dice as dissimilarity
 
 from nnunet_labelset.cli import main
@@ -211,8 +211,24 @@ def test_annotated_from_a_table(tmp_path, capsys):
     assert "case 'b': unknown leaf 'white_mater'; did you mean 'white_matter'?" in error_of(
         capsys, arguments, "--annotated", table
     )
+    table.write_text("case,protocol\na,fll\n")
+    assert "case 'a': unknown protocol 'fll'; did you mean 'full'?" in error_of(capsys, arguments, "--annotated", table)
     table.write_text("case,leaves\na,all\n")
     assert "expected the columns 'case' and either" in error_of(capsys, arguments, "--annotated", table)
+
+
+def test_annotated_from_a_table_needs_no_contract(tmp_path):
+    """Labels in any order, no label_sets, and `ignore`: hidden leaves where some are not listed, anything otherwise."""
+    arrays = {"a": row(0, 1, 4, 0), "b": row(0, 1, 4, 0)}
+    arguments = setup(tmp_path, arrays, {"a": row(0, 1, 1, 2), "b": row(0, 1, 1, 2)}, {})
+    content = {"labels": dict(reversed(LABELS.items())), "file_ending": ".nii.gz"}
+    (tmp_path / "data" / "dataset.json").write_text(json.dumps(content))
+    (tmp_path / "annotated.csv").write_text("case,annotated\na, ventricles ; white_matter\nb,all\n")
+    metrics = evaluate(arguments, "--annotated", tmp_path / "annotated.csv")
+    assert metrics["cases"][0]["protocol"] == "white_matter;ventricles"
+    assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, 0, None]
+    assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [1, 0, None]
+    assert [scores(metrics, n)["corpus_callosum"]["outcome"] for n in (0, 1)] == ["unannotated", "absent_in_both"]
 
 
 @pytest.mark.parametrize(
