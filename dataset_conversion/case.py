@@ -16,7 +16,7 @@ from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
 from nnunet_labelset.dataset_conversion.scheme import interpret
 from nnunet_labelset.dataset_conversion.values import count_values, remap
-from nnunet_labelset.dataset_conversion.volumes import Volume, write_volume
+from nnunet_labelset.dataset_conversion.volumes import Volume, dilate, write_volume
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.files import some
 from nnunet_labelset.raw_dataset import TRAINING
@@ -48,7 +48,8 @@ class _Conversion:
             if region is None:
                 result.problems.append(f"{job.images[0]}: --mask-images: this case has no mask")
                 return result
-            images = [self.masked(image, region) for image in images if image is not None]
+            kept = dilate(region, job.mask_images, reference.spacing[::-1])
+            images = [self.masked(image, path, kept) for path, image in zip(job.images, images, strict=True) if image]
         if values is not None:
             self.write(replace(reference, array=values), "labels", job.case)
         for channel, (path, image) in enumerate(zip(job.images, images, strict=True)):
@@ -84,25 +85,25 @@ class _Conversion:
         table.setdefault(0, storage.value_of(meaning.inside))
         values = remap(labels, table, len(job.leaves))
         if mask is not None:
-            outside = ~mask
-            lost = int(np.count_nonzero(labels[outside]))
+            labelled, outside = labels != 0, ~mask
+            lost = int(np.count_nonzero(labelled & outside))
             if lost:
                 result.notes.append(f"labelled voxels outside the mask, kept ({lost} in {job.case})")
             if meaning.inside != meaning.outside and 0 not in meaning.values:
-                values[outside & (labels == 0)] = storage.value_of(meaning.outside)
+                np.copyto(values, values.dtype.type(storage.value_of(meaning.outside)), where=outside & ~labelled)
         result.protocol, result.uses_ignore = storage.protocol(), storage.uses_ignore
         return values
 
     def names(self, labels: LabelSet) -> str:
         return "{" + ", ".join(self.job.leaves[leaf] for leaf in sorted(labels)) + "}"
 
-    def masked(self, image: Volume, region: np.ndarray) -> Volume:
-        import edt  # only here: most runs do not need it
-
-        assert self.job.mask_images is not None
-        distance = edt.edt(np.ascontiguousarray(~region), anisotropy=image.spacing[::-1], black_border=False)
-        self.reader.changed.update(self.job.images)
-        return replace(image, array=np.where(distance > self.job.mask_images, 0, image.array))
+    def masked(self, image: Volume, path: Path, kept: np.ndarray) -> Volume:
+        """The image with 0 outside of `kept`; one that was masked before is left as it is, and copied."""
+        array = np.where(kept, image.array, image.array.dtype.type(0))
+        if np.array_equal(array, image.array):
+            return image
+        self.reader.changed.add(path)
+        return replace(image, array=array)
 
     def write_image(self, path: Path, image: Volume | None, name: str) -> None:
         if path in self.reader.changed or not path.name.endswith(self.job.ending):

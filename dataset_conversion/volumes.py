@@ -1,9 +1,10 @@
-"""Volumes as arrays in a place. ITK reads the geometry, as nnU-Net sees it, but not the voxels of NIfTI files: it would
-silently turn NaN into 0, and what is copied byte for byte must not hide one.
+"""Volumes as arrays in a place. ITK reads the geometry, as nnU-Net sees it, but not the voxels of NIfTI files: it turns
+NaN into 0 and fills up truncated files without a word, and what is copied byte for byte must hide neither.
 """
 
 from __future__ import annotations
 
+import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def read_volume(path: Path) -> Volume:
     try:
         reader.ReadImageInformation()
         if path.name.endswith((".nii", ".nii.gz")):
-            array = np.asarray(nibabel.load(path).dataobj).T  # type: ignore[attr-defined]
+            array = _nifti_voxels(path.read_bytes())
         else:
             array = sitk.GetArrayFromImage(reader.Execute())
     except RuntimeError as error:
@@ -69,6 +70,15 @@ def read_volume(path: Path) -> Volume:
     dimension = reader.GetDimension()
     direction = np.array(reader.GetDirection()).reshape(dimension, dimension)[:3, :3]
     return Volume(array, reader.GetSpacing()[:3], reader.GetOrigin()[:3], tuple(direction.ravel().tolist()))
+
+
+def _nifti_voxels(content: bytes) -> np.ndarray:
+    """The voxels (z, y, x) of a NIfTI file, scaled as its header says. Decompressed in one go, which is fastest."""
+    if content.startswith(b"\x1f\x8b"):
+        content = gzip.decompress(content)
+    second = 540 in (int.from_bytes(content[:4], order) for order in ("little", "big"))
+    image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(content)
+    return np.asarray(image.dataobj).T
 
 
 def write_volume(volume: Volume, path: Path) -> None:
@@ -89,3 +99,42 @@ def count_not_finite(array: np.ndarray) -> int:
         if np.isfinite(np.sum(array, dtype=np.float64)):
             return 0
     return int(np.count_nonzero(~np.isfinite(array)))
+
+
+def dilate(region: np.ndarray, distance: float, spacing: tuple[float, ...]) -> np.ndarray:
+    """Voxels (z, y, x) not farther than `distance` mm from the region.
+
+    Lines along x of every length that the ball has, shifted in y and z: for a few millimetres this is much faster than
+    a distance transform, and as exact.
+    """
+    result = np.zeros_like(region)
+    if not region.any():
+        return result
+    occupied = [np.flatnonzero(region.any(axis=tuple({0, 1, 2} - {axis}))) for axis in range(3)]
+    radius = [int(distance / step + 1e-6) for step in spacing]  # in voxels
+    tight = region[tuple(slice(found[0], found[-1] + 1) for found in occupied)]
+    padded = np.pad(tight, [(r, r) for r in radius])
+    lines = [padded]
+    for length in range(1, radius[2] + 1):
+        longer = lines[-1].copy()
+        longer[..., length:] |= padded[..., :-length]
+        longer[..., :-length] |= padded[..., length:]
+        lines.append(longer)
+    ball = np.zeros_like(padded)
+    for dz in range(-radius[0], radius[0] + 1):
+        for dy in range(-radius[1], radius[1] + 1):
+            left = distance**2 - (dz * spacing[0]) ** 2 - (dy * spacing[1]) ** 2
+            if left > -1e-6:
+                line = lines[int(max(left, 0) ** 0.5 / spacing[2] + 1e-6)]
+                ball[_shift(dz), _shift(dy)] |= line[_shift(-dz), _shift(-dy)]
+    inside, cut = [], []
+    for found, r, size in zip(occupied, radius, region.shape, strict=True):
+        first, last = int(found[0]) - r, int(found[-1]) + r + 1
+        inside.append(slice(max(first, 0), min(last, size)))
+        cut.append(slice(max(-first, 0), last - first - max(last - size, 0)))
+    result[tuple(inside)] = ball[tuple(cut)]
+    return result
+
+
+def _shift(steps: int) -> slice:
+    return slice(steps, None) if steps >= 0 else slice(None, steps)

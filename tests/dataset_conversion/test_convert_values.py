@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.ndimage import distance_transform_edt
 
 from nnunet_labelset.dataset_conversion.scheme import BACKGROUND, Scheme, interpret
 from nnunet_labelset.dataset_conversion.values import allocate, count_values, remap
+from nnunet_labelset.dataset_conversion.volumes import dilate
 
 C = 5
 
@@ -130,3 +132,18 @@ def test_count_and_remap(values, seed):
     result = remap(labels, table, 9)
     assert result.dtype == np.uint8
     assert result.tolist() == [table[value] for value in values]
+
+
+@given(
+    st.integers(0, 10**6),
+    st.floats(0, 6),
+    st.tuples(*[st.sampled_from([0.43, 0.8, 1.0, 2.5])] * 3),
+    st.sampled_from([0.0, 0.002, 0.05, 1.0]),
+)
+def test_dilation_is_a_distance(seed, distance, spacing, density):
+    region = np.random.default_rng(seed).random((9, 11, 13)) < density
+    expected = distance_transform_edt(~region, sampling=spacing) <= distance if region.any() else region
+    dilated = dilate(region, distance, spacing)
+    # A voxel exactly at the distance may fall on either side by rounding.
+    edge = np.abs(distance_transform_edt(~region, sampling=spacing) - distance) < 1e-4
+    assert np.array_equal(dilated[~edge], expected[~edge])
