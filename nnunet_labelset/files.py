@@ -31,8 +31,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
 def write_text(path: str | Path, text: str) -> None:
     """Write a file atomically: readers see the old content or the new one, never a part."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:  # no permission, or a part of the path is a file
+        raise LabelSetError(f"{path}: cannot be written: {error.strerror}") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

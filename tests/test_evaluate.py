@@ -280,5 +280,8 @@ def test_bad_arguments(tmp_path, capsys):
     assert "no *.nii.gz files" in error_of(capsys, [arguments[0], str(tmp_path)])
     assert "--cap" in error_of(capsys, arguments, "--cap", -1)
     assert "belong together" in error_of(capsys, arguments, "--group-by", "centre")
+    write_labels(tmp_path / "pred" / "a.nii.gz", row(0, 1))
+    (tmp_path / "file").write_text("")
+    assert "cannot be written: Not a directory" in error_of(capsys, arguments, "--chill", "-o", tmp_path / "file")
     (tmp_path / "data" / "dataset.json").unlink()
     assert "name it with -djfile" in error_of(capsys, arguments)
