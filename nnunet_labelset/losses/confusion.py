@@ -81,16 +81,22 @@ def _sums(
     with _no_autocast(logits):
         for b, x, k, _ in _chunks(logits, target, num_sets):
             p = x.softmax(0)
-            count[b] += _sum_by_set(torch.ones_like(p[:1]), k, num_sets)[:, 0]
             if first:
                 first_sum[b] += _sum_by_set(p, k, num_sets)
+            rows = [torch.ones_like(p[0])]  # of one number per voxel, to be summed together
             if mass or gamma >= 0:
                 log_s = _within_set(x, p, inside, k)[0]
                 if mass:
                     s = log_s.exp()
-                    mass_sum[b] += _sum_by_set(torch.stack([s, s * s]), k, num_sets).T
+                    rows += [s, s * s]
                 if gamma >= 0:
-                    entropy[b] += _sum_by_set(_focal(log_s, gamma)[None], k, num_sets)[:, 0]
+                    rows.append(_focal(log_s, gamma))
+            by_set = _sum_by_set(torch.stack(rows), k, num_sets).T  # (rows, K)
+            count[b] += by_set[0]
+            if mass:
+                mass_sum[b] += by_set[1:3]
+            if gamma >= 0:
+                entropy[b] += by_set[-1]
             if second:
                 second_sum[b] += _sum_by_set(p.mul_(p), k, num_sets)
     return sums
