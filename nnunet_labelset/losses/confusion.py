@@ -18,7 +18,7 @@ from nnunet_labelset.label_sets import require
 
 NO_CROSS_ENTROPY = -1.0  # an operator has no optional outputs: a negative gamma says "no cross entropy"
 CPU_CHUNK = 2**19  # elements of a chunk: its working set stays near the cache
-DEVICE_CHUNK = 2**24  # few kernel launches, bounded memory
+DEVICE_CHUNK = 2**22  # few kernel launches, and less memory than the logits of a 3D patch
 BLOCK = 2**12  # voxels that are added up in float32 on their own; chunks are multiples of it
 LANES = 8  # sums of a block that neighbours take in turns
 SAFE_MASS = 1e-30  # below, a sum of probabilities loses digits
