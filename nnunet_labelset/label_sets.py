@@ -15,16 +15,15 @@ Self = TypeVar("Self", bound="LabelSets")
 
 
 def require(condition: Tensor, message: str) -> None:
-    """Raise `message` unless the one-element `condition` holds, without ever waiting for a device.
+    """Raise `message` unless the one-element `condition` holds, without waiting for a CUDA device.
 
-    On the CPU this is an ordinary check. Elsewhere, and under `torch.compile`, the device itself asserts, so that the
-    host need not wait for the answer.
+    On the CPU this is an ordinary check. On CUDA and under `torch.compile` the device itself asserts, so that the host
+    need not wait for the answer. (Other devices, Apple's for one, cannot assert and are waited for.)
     """
-    if condition.device.type == "cpu" and not torch.compiler.is_compiling():
-        if not condition:
-            raise LabelSetError(message)
-    else:
+    if condition.device.type in ("cuda", "meta") or torch.compiler.is_compiling():
         torch._assert_async(condition, message)
+    elif not condition:
+        raise LabelSetError(message)
 
 
 def as_integers(target: Tensor, name: str) -> Tensor:
