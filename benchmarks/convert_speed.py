@@ -81,13 +81,14 @@ def run_convert(data: Path, out: Path, processes: int, extra: list[str]) -> None
             raise SystemExit("the conversion failed")
 
 
-def timed(action: Callable[[Path], None], scratch: Path) -> float:
+def timed(action: Callable[[Path], None], scratch: Path) -> tuple[float, float]:
+    """Seconds on the clock, and of processor time, workers included: the latter hardly depends on other users."""
     out = scratch / "out"
-    start = time.perf_counter()
+    start, before = time.perf_counter(), sum(os.times()[:4])
     action(out)
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, sum(os.times()[:4]) - before
     shutil.rmtree(out)
-    return seconds
+    return seconds, cpu
 
 
 MEMORY = """
@@ -116,26 +117,28 @@ def measure(data: Path, scratch: Path, processes: int, repeats: int) -> list[dic
     actions: dict[str, Callable[[Path], None]] = {"SimpleITK read + write": lambda out: run_peer(data, out, processes)}
     for name, extra in VARIANTS.items():
         actions[name] = lambda out, extra=extra: run_convert(data, out, processes, extra)  # type: ignore[misc]
-    times: dict[str, list[float]] = {name: [] for name in actions}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
     for turn in range(repeats + 1):
         for name, action in actions.items():
-            seconds = timed(action, scratch)
+            measured = timed(action, scratch)
             if turn:  # the first turn warms up caches and imports
-                times[name].append(seconds)
+                times[name].append(measured)
     peer = times["SimpleITK read + write"]
     rows = []
     for name, found in times.items():
-        ratios = [seconds / other for seconds, other in zip(found, peer, strict=True)]
+        seconds = [measured[0] for measured in found]
+        ratios = [mine[0] / other[0] for mine, other in zip(found, peer, strict=True)]
         rows.append(
             {
                 "what": name,
                 "processes": processes,
-                "seconds": statistics.median(found),
-                "seconds_min": min(found),
-                "seconds_max": max(found),
+                "seconds": statistics.median(seconds),
+                "seconds_min": min(seconds),
+                "seconds_max": max(seconds),
                 "ratio": statistics.median(ratios),
                 "ratio_min": min(ratios),
                 "ratio_max": max(ratios),
+                "cpu_ratio": statistics.median(mine[1] / other[1] for mine, other in zip(found, peer, strict=True)),
             }
         )
     return rows
@@ -165,13 +168,12 @@ def main() -> None:
         voxels = float(np.prod(image.GetSize()))
         peaks = {"one case": memory(single, scratch), "all cases": memory(data, scratch)}
     print(f"{len(cases)} cases of {image.GetSize()}, {args.repeats} repeats; ratio to SimpleITK in the same round")
-    print(f"{'':26}{'processes':>10}{'seconds':>10}{'spread':>18}{'ratio':>8}{'spread':>16}")
+    print(f"{'':24}{'processes':>10}{'seconds':>9}{'spread':>16}{'ratio':>7}{'spread':>15}{'cpu ratio':>11}")
     for row in rows:
         seconds = f"{row['seconds_min']:.2f} .. {row['seconds_max']:.2f}"
         ratio = f"{row['ratio_min']:.2f} .. {row['ratio_max']:.2f}"
-        print(
-            f"{row['what']:26}{row['processes']:>10}{row['seconds']:>10.2f}{seconds:>18}{row['ratio']:>8.2f}{ratio:>16}"
-        )
+        print(f"{row['what']:24}{row['processes']:>10}{row['seconds']:>9.2f}{seconds:>16}", end="")
+        print(f"{row['ratio']:>7.2f}{ratio:>15}{row['cpu_ratio']:>11.2f}")
     print(f"peak memory beyond imports, one process: {peaks['one case']:.0f} MB for one case, ", end="")
     print(f"{peaks['all cases']:.0f} MB for {len(cases)} cases (one float32 image: {voxels * 4 / 2**20:.0f} MB)")
     if args.json:

@@ -86,10 +86,17 @@ def count_values(labels: np.ndarray) -> dict[int, int]:
 
 
 def remap(labels: np.ndarray, table: Mapping[int, int], highest: int) -> np.ndarray:
-    """`table[value]` for every voxel, by a look-up table; every value that occurs must be in `table`.
+    """`table[value]` for every voxel; every value that occurs must be in `table`.
 
     The result has the smallest unsigned type that holds `highest`.
     """
-    lookup = np.zeros(max(table) + 1, dtype=np.min_scalar_type(highest))
+    dtype = np.min_scalar_type(highest)
+    changed = {value: target for value, target in table.items() if value != target}
+    if len(changed) <= 3:  # most files hold the target values already; this is faster than a table then
+        result = labels.astype(dtype)
+        for value, target in changed.items():
+            np.copyto(result, dtype.type(target), where=labels == value)
+        return result
+    lookup = np.zeros(max(table) + 1, dtype)
     lookup[list(table)] = list(table.values())
     return lookup.take(labels, mode="clip")  # the mode that needs no second look at the values
