@@ -151,8 +151,10 @@ ensemble() {
 finish() {
     local trainer
     for trainer in "${trainers[@]}"; do
-        [[ -f "$study/evaluation/$trainer/metrics.json" ]] ||
-            fail "$trainer is not evaluated yet: bash run.sh ensemble $trainer"
+        # Scores of an ensemble that has to be renewed do not count.
+        if ! ensembled "$trainer" || [[ ! -f "$study/evaluation/$trainer/metrics.json" ]]; then
+            fail "$trainer is not evaluated yet: bash run.sh predict $trainer; bash run.sh ensemble $trainer"
+        fi
     done
     set --
     for trainer in "${trainers[@]}"; do set -- "$@" "$trainer=$study/evaluation/$trainer"; done
@@ -174,8 +176,11 @@ status() {
             fi
             printf '%-40s fold %-4s %s\n' "$trainer" "$fold" "$word"
         done
-        if ensembled "$trainer"; then word="ensemble done"; else word="no ensemble yet"; fi
-        if [[ -f "$study/evaluation/$trainer/metrics.json" ]]; then word="$word, evaluated"; fi
+        word="no ensemble of these networks yet"
+        if ensembled "$trainer"; then
+            word="ensemble done"
+            if [[ -f "$study/evaluation/$trainer/metrics.json" ]]; then word="ensemble done, evaluated"; fi
+        fi
         printf '%-40s %s\n' "$trainer" "$word"
     done
 }

@@ -68,8 +68,9 @@ def cases_section(
     chosen_by = f" of {escape(best.name)}, the method with the best mean Dice" if len(results) > 1 else ""
     intro = (
         f"<p>Worst and median cases{chosen_by}, ranked by the mean difference of a leaf's Dice from its median over "
-        "all cases. Each view is the slice with the most errors. Reference and errors are hatched where the reference "
-        "leaves several leaves possible; there, only what is known to be wrong is an error.</p>"
+        "all cases. Each view is the slice with the most errors among those through the bulk of what is drawn. "
+        "Reference and errors are hatched where the reference leaves several leaves possible; there, only what is "
+        "known to be wrong is an error.</p>"
     )
     leaves = [(leaf_colour(leaf), spoken(name)) for leaf, name in enumerate(contract.leaf_names) if leaf]
     errors = [(f"#{colour}", ERROR_WORDS[kind]) for kind, colour in ERROR_COLOURS.items()]

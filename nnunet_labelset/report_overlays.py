@@ -41,7 +41,7 @@ def find_image(reference_file: str | Path, case: str, file_ending: str) -> Path 
 
 
 class CaseSlices:
-    """The most telling slices of a case: in every view the one with the most errors of all methods."""
+    """The most telling slice of a case in every view, painted."""
 
     def __init__(
         self,
@@ -80,10 +80,15 @@ class CaseSlices:
         self.slices = [self._choose(axis) for axis in range(len(self.views))]
 
     def _choose(self, axis: int) -> int:
+        """The slice with the most errors among those that cut well through what is drawn.
+
+        Without that condition it would often lie just beside the organ, where nothing can be compared.
+        """
         others = tuple(other for other in range(3) if other != axis)
         wrong = sum((array > 0).sum(axis=others) for array in self.errors)
-        labelled = (self.reference > 0).sum(axis=others)
-        return int(np.argmax(wrong * self.reference.size + labelled))  # without errors: where most is labelled
+        drawn = ((self.reference > 0) & (self.reference < self.num_leaves)).sum(axis=others)
+        # Without errors: where most is drawn.
+        return int(np.argmax(np.where(2 * drawn >= drawn.max(), wrong * self.reference.size + drawn, -1)))
 
     def error_counts(self, method: int) -> dict[str, int]:
         """Voxels of every kind of error, in the whole volume."""

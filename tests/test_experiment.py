@@ -233,6 +233,8 @@ def test_new_networks_renew_the_ensemble(study: Study) -> None:
     marker = study.folder / "predictions" / "nnUNetTrainer" / "ensemble.done"
     later = marker.stat().st_mtime + 10
     os.utime(model, (later, later))
+    assert "nnUNetTrainer is not evaluated yet" in study.bash("finish", code=1)
+    assert "no ensemble of these networks yet" in study.bash("status")
     study.bash("train")
     study.bash("predict")
     study.bash("ensemble")

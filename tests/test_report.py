@@ -284,6 +284,7 @@ def test_views_pass_through_the_worst_slices_with_true_proportions(tmp_path: Pat
     truth = volume()
     prediction = truth.copy()
     prediction[6, 10:13, 2:8] = 0
+    prediction[9] = 1  # many more errors, but beside everything that is drawn
     found = slices(tmp_path, truth, prediction, [{0}, {1}, {2}])
     assert found.views == ("axial", "coronal", "sagittal")
     # Everything is cropped to the labelled box and a margin, which here only z and y have room for.
