@@ -22,13 +22,13 @@ from nnunet_labelset.files import some
 from nnunet_labelset.raw_dataset import TRAINING
 
 
-def convert_case(job: CaseJob, folder: Path) -> CaseResult:
-    """Read, check and write one case into the data set folder; with problems, nothing is written."""
+def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
+    """Read, check and write one case into the data set folder; with problems, or without folder, nothing is written."""
     return _Conversion(job, folder).run()
 
 
 class _Conversion:
-    def __init__(self, job: CaseJob, folder: Path) -> None:
+    def __init__(self, job: CaseJob, folder: Path | None) -> None:
         self.job, self.folder, self.result = job, folder, CaseResult()
         self.reader = CaseReader(job, self.result)
 
@@ -50,6 +50,8 @@ class _Conversion:
                 return result
             kept = dilate(region, job.mask_images, reference.spacing[::-1])
             images = [self.masked(image, path, kept) for path, image in zip(job.images, images, strict=True) if image]
+        if self.folder is None:
+            return result
         if values is not None:
             self.write(replace(reference, array=values), "labels", job.case)
         for channel, (path, image) in enumerate(zip(job.images, images, strict=True)):
@@ -123,6 +125,7 @@ class _Conversion:
     @contextmanager
     def target(self, kind: str, name: str) -> Iterator[Path]:
         """A temporary name beside the file, which then takes its place; a leftover of a killed run is removed."""
+        assert self.folder is not None
         part = self.folder / (kind + ("Tr" if self.job.part == TRAINING else "Ts"))
         temporary = part / f".{name}{self.job.ending}"
         try:

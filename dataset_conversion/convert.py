@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.case_list import read_case_list
@@ -10,7 +11,7 @@ from nnunet_labelset.dataset_conversion.manifest import Manifest, Source, leaf_s
 from nnunet_labelset.dataset_conversion.plan import Options, plan
 from nnunet_labelset.dataset_conversion.summary import summary
 from nnunet_labelset.dataset_conversion.writer import Target, dataset_folder, write_dataset
-from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.files import nnunet_folder
 from nnunet_labelset.parallel import default_processes
 from nnunet_labelset.raw_dataset import TEST, TRAINING
@@ -140,13 +141,16 @@ def choose_sources(args: argparse.Namespace) -> tuple[Manifest, list[Source]]:
             if not name or not folder:
                 raise LabelSetError(f"--source {text}: expected NAME=FOLDER; 'convert --presets' lists the names")
             origin = manifest
-            if name not in manifest.sources and name in shipped.sources:
+            if name not in {**manifest.sources, **shipped.sources}:
+                hint = did_you_mean(name, {**manifest.sources, **shipped.sources})
+                raise LabelSetError(f"--source {text}: no such source{hint}")
+            if name not in manifest.sources:
                 origin = shipped
                 if (manifest.leaves, manifest.channels) != (shipped.leaves, shipped.channels):
                     raise LabelSetError(
                         f"--source {name}: the preset has other leaves or channels than {args.manifest}"
                     )
-            sources.append(origin.source(name, Path(folder).expanduser(), part))
+            sources.append(replace(origin.sources[name], folder=Path(folder).expanduser(), part=part))
     if not sources:
         raise LabelSetError("no source: give --source NAME=FOLDER ('convert --presets' lists them) or -m FILE.toml")
     return manifest, sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -68,11 +68,6 @@ class Manifest:
     leaves: tuple[str, ...]
     channels: tuple[str, ...]
     sources: Mapping[str, Source]
-
-    def source(self, name: str, folder: Path, part: str) -> Source:
-        if name not in self.sources:
-            raise LabelSetError(f"--source {name}={folder}: no such source{did_you_mean(name, self.sources)}")
-        return replace(self.sources[name], folder=folder, part=part)
 
 
 def presets() -> Manifest:

@@ -50,9 +50,10 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options) -> Plan:
     seen: dict[str, str] = {}
     for source in sources:
         prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
-        for found_case, found in _files(source, options, made).items():
-            case, listed = prefix + found_case, source.folder or source.cases
-            where = f"{source.name} ({listed})"
+        where = f"{source.name} ({source.folder or source.cases})"
+        undeclared: list[str] = []
+        for found_case, found in _files(source, prefix, options, made).items():
+            case = prefix + found_case
             keys = [(name, key) for name in (source.name, None) for key in (case, found_case)]
             key = next((key for key in keys if key in rows), None)
             row = rows[key] if key else found.get("row")
@@ -67,9 +68,18 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options) -> Plan:
                         f"{where}: case '{case}' is also in {other}: give one source a prefix (--prefix)"
                     )
                 seen[case.lower()] = where
+                if source.varies and not options.infer_annotated and (row is None or row.annotated is None):
+                    undeclared.append(case)
                 made.jobs.append(_job(case, source, found, row, where, options))
             except LabelSetError as error:
                 made.problems.append((case, str(error)))
+        if undeclared:
+            leaves = some((options.leaves[leaf] for leaf in sorted(source.varies)), 3)
+            text = (
+                f"{where}: nothing says whether {leaves} is annotated in {some(undeclared)}: "
+                f"list the cases with --annotated FILE.csv, or read it off their values with --infer-annotated"
+            )
+            made.problems += [(case, text) for case in undeclared]
     names = {source.name for source in sources}
     for key, row in rows.items():
         if key not in used and (row.source is None or row.source in names):
@@ -80,7 +90,7 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options) -> Plan:
     return made
 
 
-def _files(source: Source, options: Options, made: Plan) -> dict[str, dict]:
+def _files(source: Source, prefix: str, options: Options, made: Plan) -> dict[str, dict]:
     """The chosen file of every role ("image:T2w", "label", "label:liver", "mask") by case."""
     if source.cases is not None:
         rows = read_case_list(source.cases, options.leaves, options.channels, source.folder)
@@ -99,11 +109,9 @@ def _files(source: Source, options: Options, made: Plan) -> dict[str, dict]:
         chosen[case] = {}
         for role, groups in found.items():
             if len(groups[0]) > 1:
-                made.problems.append(
-                    (source.prefix + case, f"several files for {role} of case '{case}': {some(groups[0])}")
-                )
+                made.problems.append((prefix + case, f"several files for {role} of case '{case}': {some(groups[0])}"))
             elif len(groups) > 1:
-                made.notes.append((case, f"several files for {role.split(':')[0]}, the preferred one taken"))
+                made.notes.append((prefix + case, f"several files for {role.split(':')[0]}, the preferred one taken"))
             chosen[case][role] = groups[0][0]
     return chosen
 
@@ -118,14 +126,8 @@ def _job(case: str, source: Source, found: dict, row: Row | None, where: str, op
     annotated, inferred = source.annotated, frozenset[int]()
     if row is not None and row.annotated is not None:
         annotated = row.annotated
-    elif source.varies and options.infer_annotated:
+    else:
         inferred = source.varies
-    elif source.varies:
-        names = some((options.leaves[leaf] for leaf in sorted(source.varies)), 3)
-        raise LabelSetError(
-            f"{where}: case '{case}': not declared whether it annotates {names}: "
-            f"list it with --annotated FILE.csv, or read it off the values with --infer-annotated"
-        )
     labels, values = _labels(case, source, found, annotated, inferred, part, where)
     chosen = any(fnmatchcase(name, pattern) for pattern in options.withhold_in for name in (case, source.name))
     scheme = Scheme(
@@ -164,13 +166,13 @@ def _labels(
             raise LabelSetError(f"{where}: case '{case}': no label file: looked for {some(source.label)}")
         values = {int(value): labels for value, labels in source.labels.items()}
         return ((found["label"],) if "label" in found else ()), values
-    files: list[Path | None] = []
-    drawn = annotated if annotated is None else annotated | {0}
-    for structure, labels in source.labels.items():
-        path = found.get(f"label:{structure}")
-        optional = labels <= inferred or (drawn is not None and not labels & drawn)
-        if path is None and not optional and part == TRAINING:
-            raise LabelSetError(f"{where}: case '{case}': no label file of structure '{structure}'")
-        files.append(path)
+    files = tuple(found.get(f"label:{structure}") for structure in source.labels)
     values = dict(enumerate(source.labels.values(), start=1))
-    return (tuple(files) if any(files) else ()), values
+    if part != TRAINING and not any(files):
+        return (), values
+    drawn = annotated if annotated is None else annotated | {0}
+    for (structure, labels), path in zip(source.labels.items(), files, strict=True):
+        optional = labels <= inferred or (drawn is not None and not labels & drawn)
+        if path is None and not (optional and any(files)):
+            raise LabelSetError(f"{where}: case '{case}': no label file of structure '{structure}'")
+    return files, values

@@ -15,8 +15,10 @@ from nnunet_labelset.files import read_json, write_json
 RECORDS = ".records"
 
 
-def convert_and_record(job: CaseJob, folder: Path) -> CaseResult:
+def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> CaseResult:
     """Runs in a worker. The record is written after the files, so that a case with a record is a whole case."""
+    if not write:
+        return convert_case(job, None)
     record = folder / RECORDS / f"{job.case}.json"
     record.unlink(missing_ok=True)
     stamp = fingerprint(job)

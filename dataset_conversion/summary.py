@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from pathlib import Path
 
 from nnunet_labelset.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.dataset_conversion.writer import Written
 from nnunet_labelset.files import some
 from nnunet_labelset.raw_dataset import TEST, TRAINING
+
+BACKGROUND = "background"
 
 
 def summary(written: Written, folder: Path, notes: list[tuple[str, str]]) -> str:
@@ -24,14 +28,15 @@ def summary(written: Written, folder: Path, notes: list[tuple[str, str]]) -> str
     unlabelled = [case for case in written.parts if case not in written.contract.cases]
     if unlabelled:
         lines.append(f"note: test cases without label map: {some(unlabelled)}")
+    training = [case for case in written.contract.cases if written.parts[case] == TRAINING]
+    never = [leaf for leaf, count in written.contract.coverage(training).items() if not count and leaf != BACKGROUND]
+    if never:
+        lines.append(f"note: annotated in no training case: {', '.join(never)}")
     number = int(folder.name[len("Dataset") : len("Dataset") + 3])
-    lines += [
-        "",
-        _coverage(written),
-        "",
-        "next:",
-        f"  nnUNetv2_plan_and_preprocess -d {number} --verify_dataset_integrity",
-    ]
+    lines += ["", _coverage(written).rstrip(), "", "next:"]
+    if os.path.realpath(os.environ.get("nnUNet_raw", "")) != os.path.realpath(folder.parent):
+        lines.append(f"  export nnUNet_raw={shlex.quote(str(folder.parent.resolve()))}")
+    lines.append(f"  nnUNetv2_plan_and_preprocess -d {number} --verify_dataset_integrity")
     return "\n".join(lines)
 
 

@@ -68,22 +68,27 @@ def write_dataset(
 ) -> Written:
     """Convert all jobs and publish the data set, or raise one error that lists every problem, with nothing written."""
     _check_target(target, jobs)
+    stopped_before = target.staging.exists()  # then its finished cases are worth keeping, whatever happens now
     try:
         target.staging.mkdir(parents=True, exist_ok=True)
         (target.staging / INCOMPLETE).touch()
         (target.staging / "dataset.json").unlink(missing_ok=True)
     except OSError as error:
         raise LabelSetError(f"{target.staging}: not writable: {error.strerror}") from None
-    results, resumed = _convert_all(target, jobs, processes)
+    # A run that cannot succeed any more still looks for all problems, but need not write.
+    results, resumed = _convert_all(target, jobs, processes, write=not problems or target.skip_bad_cases)
     bad = [*problems, *((job.case, text) for job in jobs for text in results[job.case].problems)]
     skipped = {case for case, _ in bad}
     good = [job for job in jobs if job.case not in skipped]
+    failure = ""
     if bad and not target.skip_bad_cases:
-        shutil.rmtree(target.staging)
-        raise LabelSetError(_list_problems(bad) + "\nNothing was written; --skip-bad-cases leaves these cases out.")
-    if not any(job.part == TRAINING for job in good):
-        shutil.rmtree(target.staging)
-        raise LabelSetError("no training case is left" + (": " + _list_problems(bad) if bad else ""))
+        failure = _list_problems(bad) + "\nNothing was written; --skip-bad-cases leaves these cases out."
+    elif not any(job.part == TRAINING for job in good):
+        failure = "no training case is left" + (": " + _list_problems(bad) if bad else "")
+    if failure:
+        if not stopped_before:
+            shutil.rmtree(target.staging)
+        raise LabelSetError(failure)
     contract = _contract(target, good, results)
     _publish(target, good, contract)
     return Written(
@@ -107,14 +112,16 @@ def _check_target(target: Target, jobs: Sequence[CaseJob]) -> None:
         raise LabelSetError(f"{inside[0]}: lies in the data set that would be written: choose another -d or -n")
 
 
-def _convert_all(target: Target, jobs: Sequence[CaseJob], processes: int) -> tuple[dict[str, CaseResult], int]:
+def _convert_all(
+    target: Target, jobs: Sequence[CaseJob], processes: int, write: bool
+) -> tuple[dict[str, CaseResult], int]:
     records = target.staging / RECORDS
     records.mkdir(exist_ok=True)
     results = {job.case: result for job in jobs if (result := recall(records, job)) is not None}
     resumed = len(results)
     todo = [job for job in jobs if job.case not in results]
-    work = partial(convert_and_record, folder=target.staging)
-    for job, result in map_parallel(work, todo, processes, "converting"):
+    work = partial(convert_and_record, folder=target.staging, write=write)
+    for job, result in map_parallel(work, todo, processes, "converting" if write else "checking"):
         results[job.case] = result
     return results, resumed
 
