@@ -95,7 +95,7 @@ def write_dataset(
         contract,
         {job.case: job.part for job in good},
         {job.case: job.source for job in good},
-        [text for _, text in bad],
+        list(dict.fromkeys(text for _, text in bad)),
         [(job.case, note) for job in good for note in results[job.case].notes],
         resumed,
     )
