@@ -75,12 +75,10 @@ def interpret(scheme: Scheme, present: Collection[int]) -> Meaning:
     carried = frozenset().union(*absorbed.values())
     before = _unaccounted(scheme, known, unannotated)
     rest = _unaccounted(scheme, known, blind) | (scheme.withheld - carried)
-    masked = scheme.mask == "file" and bool(
-        before
-    )  # where everything was drawn, unlabelled is background in a mask too
+    complete = bool(scheme.mask) and not before  # everything was drawn: unlabelled is background in a mask too
     # One leaf alone would turn "not annotated" into "certainly this leaf"; no mask is that exact.
-    background_added = masked and len(rest) == 1
-    hidden = rest if masked and not background_added else rest | BACKGROUND
+    certain = len(rest) > 1 and (scheme.mask == "file" or complete)
+    hidden = rest if certain else rest | BACKGROUND
 
     values, contradicted = {}, {}
     for value, labels in scheme.values.items():
@@ -93,12 +91,12 @@ def interpret(scheme: Scheme, present: Collection[int]) -> Meaning:
             values[value] = labels.union(absorbers, *(absorbed[leaf] for leaf in absorbers))
     return Meaning(
         values,
-        inside=BACKGROUND if scheme.mask == "labelled" and not before else hidden,
+        inside=BACKGROUND if complete and (certain or scheme.mask == "labelled") else hidden,
         outside=BACKGROUND if scheme.mask and (scheme.mask == "file" or not before) else hidden,
         unannotated=hidden if rest else None,
         contradicted=contradicted,
         needs_mask=scheme.mask == "file" and bool(rest),
-        background_added=background_added,
+        background_added=scheme.mask == "file" and not complete and len(rest) == 1,
     )
 
 

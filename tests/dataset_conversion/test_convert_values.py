@@ -96,6 +96,15 @@ def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
     assert meaning.background_added
 
 
+def test_one_withheld_leaf_is_not_taken_for_certain_and_two_need_no_background():
+    values = {leaf: fs(leaf) for leaf in range(1, C)}
+    one = interpret(Scheme(C, values, withheld=fs(2), mask="file"), set(range(C)))
+    assert one.values[2] == one.inside == {0, 2}
+    two = interpret(Scheme(C, values, withheld=fs(2, 3), mask="file"), set(range(C)))
+    assert two.values[2] == two.values[3] == {2, 3}
+    assert two.inside == BACKGROUND
+
+
 def test_leaf_inside_a_larger_set_is_accounted_for():
     """FeTA: white matter includes the corpus callosum, so unlabelled voxels are background and nothing else."""
     meaning = interpret(Scheme(3, {1: fs(1, 2)}, mask="labelled"), {0, 1})

@@ -115,12 +115,11 @@ def test_predict_ensemble_and_select(prepared: tiny.NNUNet, tmp_path: Path) -> N
         "nnUNetv2_find_best_configuration", 901, "-tr", LEAF_DICE, "-c", "2d", "3d_fullres", "-f", 0, 1, "-np", 1
     )
     assert (prepared.results / tiny.NAME / "inference_instructions.txt").is_file()
-    cross_validation = prepared.model_folder(LEAF_DICE) / "crossval_results_folds_0_1"
+    chosen = next(prepared.results.rglob("postprocessing.pkl"))
     prepared.run(
         "nnUNetv2_apply_postprocessing",
-        *("-i", tmp_path / "3d_fullres", "-o", tmp_path / "postprocessed", "-np", 1),
-        *("-pp_pkl_file", cross_validation / "postprocessing.pkl"),
-        *("-plans_json", cross_validation / "plans.json", "-dataset_json", cross_validation / "dataset.json"),
+        *("-i", tmp_path / "3d_fullres", "-o", tmp_path / "postprocessed", "-np", 1, "-pp_pkl_file", chosen),
+        *("-plans_json", chosen.with_name("plans.json"), "-dataset_json", chosen.with_name("dataset.json")),
     )
     assert (tmp_path / "postprocessed" / "test_100.nii.gz").is_file()
 
@@ -184,7 +183,12 @@ def test_an_interrupted_training_leaves_no_process(prepared: tiny.NNUNet, tmp_pa
     environment = {**prepared.environment, "nnUNet_n_proc_DA": "2"}
     with (tmp_path / "log.txt").open("w") as log:
         process = subprocess.Popen(
-            [*command, "-tr", "nnUNetTrainerLeafDice", "-device", "cpu"], env=environment, stdout=log, stderr=log
+            [*command, "-tr", "nnUNetTrainerLeafDice", "-device", "cpu"],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            # A shell's background job ignores interrupts, and hands that down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
     deadline = time.monotonic() + 300
     while "Epoch 0" not in (tmp_path / "log.txt").read_text() and time.monotonic() < deadline:

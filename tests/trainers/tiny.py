@@ -28,7 +28,7 @@ SHAPE = (24, 28, 24)
 
 # Gray values of background, shell, core and dot. The scanner of the incomplete cases shows the core as the other one
 # shows the shell: who learns the core from the complete cases alone is wrong there.
-CONTRAST = {"full": (0.0, 1.0, 2.0, 3.0), "no_core": (0.0, 3.0, 1.0, 2.0), "merged": (0.0, 1.0, 2.0, 3.0)}
+CONTRAST = {"full": (0.0, 1.0, 2.0, 3.0), "no_core": (0.0, 3.0, 1.0, 4.0), "merged": (0.0, 1.0, 2.0, 3.0)}
 
 
 def volume(seed: int, protocol: str = "full", shape: tuple[int, ...] = SHAPE) -> tuple[np.ndarray, np.ndarray]:
