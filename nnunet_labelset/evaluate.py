@@ -215,6 +215,7 @@ def run(args: argparse.Namespace) -> None:
         "reference_folder": str(reference),
         "prediction_folder": str(prediction),
         "dataset_json": str(dataset_file),
+        "annotated": str(args.annotated) if args.annotated else None,
         "file_ending": ending,
         "hd95": not args.no_hd95,
         "hd95_cap": args.cap,

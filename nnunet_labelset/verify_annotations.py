@@ -135,7 +135,8 @@ def _check_leaves(
     for leaf, name in enumerate(contract.leaf_names):
         annotating = [protocol for protocol in occurring if leaf in contract.annotated_leaves(protocol)]
         if not annotating and leaf not in everywhere:
-            found.error("dataset.json", f"leaf '{name}' is annotated in no training case: add cases or remove the leaf")
+            # Only a warning: leaves may be withheld on purpose, and what they are not is learnt all the same.
+            found.warning("dataset.json", f"leaf '{name}' is annotated in no training case: add cases or remove it")
         elif leaf not in everywhere:
             found.warning("dataset.json", f"leaf '{name}' is declared annotated, but has no voxel in any training case")
         elif leaf:

@@ -191,7 +191,7 @@ class TestAnnotations:
     def test_leaf_that_no_case_annotates(self, folder):
         """Only the two full cases have a tumour; a label-set in their protocol takes it away."""
         edit(folder, lambda c: c["label_sets"]["protocols"].update(full={"tumour": ["liver", "tumour"]}))
-        assert any("leaf 'tumour' is annotated in no training case" in line for line in verify(folder)[0])
+        assert any("leaf 'tumour' is annotated in no training case" in line for line in verify(folder)[1])
 
     def test_annotated_leaf_missing_in_one_case(self, folder):
         """Two of three cases of the protocol have a tumour: was it forgotten in the third?"""
