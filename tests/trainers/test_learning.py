@@ -16,6 +16,9 @@ from nnunet_labelset.trainers.short import nnUNetTrainer_short, nnUNetTrainerLea
 
 def trained(nnunet: tiny.NNUNet, cls: type) -> nnUNetTrainer:
     plans = json.loads((nnunet.preprocessed / tiny.NAME / "nnUNetPlans.json").read_text())
+    configuration = plans["configurations"]["3d_fullres"]  # wide enough to learn something
+    configuration["patch_size"] = [24, 24, 24]
+    configuration["architecture"]["arch_kwargs"]["features_per_stage"] = [16, 32, 64]
     dataset = json.loads((nnunet.preprocessed / tiny.NAME / "dataset.json").read_text())
     trainer = cls({**plans, "continue_training": False}, "3d_fullres", "all", dataset, torch.device("cpu"))
     trainer.disable_checkpointing = True
@@ -42,9 +45,9 @@ def dice_of_the_unannotated(trainer: nnUNetTrainer) -> float:
 
 
 def test_leaf_dice_learns_what_ignoring_cannot(in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("nnunet_labelset_epochs", "4")
-    monkeypatch.setenv("nnunet_labelset_iterations", "60")
+    monkeypatch.setenv("nnunet_labelset_epochs", "5")
+    monkeypatch.setenv("nnunet_labelset_iterations", "40")
     ignoring = dice_of_the_unannotated(trained(in_process, nnUNetTrainer_short))
     leaf_dice = dice_of_the_unannotated(trained(in_process, nnUNetTrainerLeafDice_short))
     assert leaf_dice > 0.6
-    assert leaf_dice > ignoring + 0.2
+    assert leaf_dice > ignoring + 0.3
