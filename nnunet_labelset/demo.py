@@ -249,4 +249,5 @@ class Demo:
                 file.flush()
                 telling = TELLING.search(line.rstrip())
                 if telling:
-                    print("  " + (telling.group(1) or line).strip(), flush=True)
+                    text = re.sub(r"np\.float\d+\((.*?)\)", r"\1", telling.group(1) or line)
+                    print("  " + text.strip(), flush=True)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import io
 import json
 import re
-import shlex
 from html.parser import HTMLParser
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from nnunet_labelset.cli import VERBS, main
+from nnunet_labelset.cli import main
 from nnunet_labelset.compare import comparison, load_results
 from nnunet_labelset.report_cases import choose_cases, rank_cases
 from nnunet_labelset.report_curves import read_curves
@@ -423,15 +420,3 @@ def test_ticks_are_few_and_inside(low: float, span: float, about: int) -> None:
     assert 1 <= len(found) <= about + 1
     assert found == sorted(set(found))
     assert all(low - slack <= tick <= low + span + slack for tick in found)
-
-
-@pytest.mark.parametrize("name", ["report.md", "paper.md"])
-def test_commands_in_the_documentation_have_these_flags(name: str) -> None:
-    text = (Path(__file__).parents[1] / "docs" / name).read_text(encoding="utf-8").replace("\\\n", " ")
-    lines = re.findall(r"^nnunet_labelset .*$", text, re.MULTILINE)
-    commands = [words for line in lines if "..." not in (words := shlex.split(line, comments=True))]
-    assert commands
-    for command in commands:
-        parser = argparse.ArgumentParser(exit_on_error=False)
-        import_module(VERBS[command[1]][0]).configure(parser)
-        parser.parse_args(command[2:])
