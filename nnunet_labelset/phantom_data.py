@@ -28,7 +28,7 @@ from nnunet_labelset.phantom import LEAVES, SPACING, make_volume
 # Cases of each kind. In the paper: 18 atlases, 116 controls (54 with external CSF, 18 with corpus callosum), 30 spina
 # bifida; 34 and 66 test cases, of them 15 and 25 FeTA.
 SIZES = {
-    "small": {"atlas": 6, "controls": 8, "csf": 4, "callosum": 2, "spina_bifida": 8, "test": 4, "feta": 2},
+    "small": {"atlas": 8, "controls": 4, "csf": 2, "callosum": 1, "spina_bifida": 8, "test": 4, "feta": 2},
     "full": {"atlas": 10, "controls": 24, "csf": 11, "callosum": 4, "spina_bifida": 16, "test": 10, "feta": 5},
 }
 BASIC = ("white_matter", "ventricles", "cerebellum")
