@@ -84,6 +84,10 @@ class Demo:
     environment: dict[str, str] = field(default_factory=dict)
     step: int = 0
 
+    @property
+    def methods(self) -> dict[str, str]:
+        return {**METHODS, **(MORE_METHODS if self.full else {})}
+
     def run(self, data_only: bool = False) -> None:
         begin = time.monotonic()
         self._say(f"Generating fetal brains in {self.folder / 'data'}")
@@ -92,10 +96,7 @@ class Demo:
             print(self.folder / "data")
             return
         self.prepare()
-        methods = {**METHODS, **(MORE_METHODS if self.full else {})}
-        for trainer in methods.values():
-            self._train_and_predict(trainer)
-        results = self._evaluate(methods)
+        results = self.compare_methods()
         print(f"\nDone in {(time.monotonic() - begin) / 60:.1f} minutes.")
         print((self.folder / "comparison" / "table.md").read_text().split("\nEvery pair")[0])
         print(populations(results))
@@ -106,6 +107,12 @@ class Demo:
         self._set_environment()
         self._convert()
         self._plan()
+
+    def compare_methods(self) -> list[tuple[str, Path]]:
+        """Train, predict and score every method; returns its name and predictions."""
+        for trainer in self.methods.values():
+            self._train_and_predict(trainer)
+        return self._evaluate(self.methods)
 
     # ------------------------------------------------------------------------------------------------- steps
 
