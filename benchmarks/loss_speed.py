@@ -20,14 +20,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from memory import peak_bytes
 from nnunetv2.training.loss.compound_losses import DC_and_CE_loss
 from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from nnunet_labelset import losses
 from nnunet_labelset.label_sets import LabelSets
@@ -118,23 +119,6 @@ def seconds(loss: Loss, logits: Tensor, target: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def peak_bytes(loss: Loss, logits: Tensor, target: Tensor) -> int:
-    """Peak of the memory that a run allocates, beyond what was there before."""
-    if logits.is_cuda:
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run_once(loss, logits, target)
-        return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run_once(loss, logits, target)
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
-
-
 def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     supersets = make_supersets(args.leaves, args.label_sets)
     label_sets = LabelSets.from_superset_map(args.leaves, dict(enumerate(supersets, args.leaves)))
@@ -167,7 +151,8 @@ def measure(args: argparse.Namespace) -> list[dict[str, object]]:
                 "ratio": statistics.median(ratios),
                 "ratio_min": min(ratios),
                 "ratio_max": max(ratios),
-                "memory_per_logits": peak_bytes(loss, logits, indices) / logits.nbytes,
+                "memory_per_logits": peak_bytes(partial(run_once, loss, logits, indices), logits.is_cuda)
+                / logits.nbytes,
             }
         )
     return rows

@@ -17,11 +17,11 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from memory import peak_bytes
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from nnunet_labelset.demo import DATASET, Demo, Size
@@ -39,23 +39,6 @@ def make_trainer(name: str, preprocessed: Path, device: str) -> Any:
     trainer.initialize()
     trainer.network.train()
     return trainer
-
-
-def peak_memory(step: Callable[[], object], device: str) -> int:
-    """Bytes that torch allocates above the level before the step."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        step()
-        return torch.cuda.max_memory_allocated() - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        step()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    level = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        level += event.nbytes()
-        peak = max(peak, level)
-    return peak
 
 
 def main() -> None:
@@ -93,7 +76,7 @@ def main() -> None:
                 if round_ >= 0:
                     seconds[name].append(duration)
         batch = next(loader)
-        memory = {name: peak_memory(lambda name=name: step(name, batch), args.device) for name in names}
+        memory = {name: peak_bytes(lambda name=name: step(name, batch), args.device == "cuda") for name in names}
 
     rows = []
     print(f"\n{'trainer':32} {'s/step':>8} {'spread':>8} {'ratio':>7} {'memory MB':>10} {'ratio':>7}")
