@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
@@ -75,7 +75,10 @@ class LabelSetMixin(Trainer):
     def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
         """Go on only with the contract that the checkpoint was trained with."""
         checkpoint = torch.load(filename_or_checkpoint, map_location="cpu", weights_only=False, mmap=True)
-        before = Contract.from_dataset_json(checkpoint["init_args"]["dataset_json"])
+        try:
+            before = Contract.from_dataset_json(checkpoint["init_args"]["dataset_json"])
+        except LabelSetError as error:
+            _stop(f"{filename_or_checkpoint} was trained without a contract: {error}")
         changes = before.differences(self.contract)
         if changes and (self._resuming or before.leaf_names != self.contract.leaf_names):
             _stop(
@@ -246,6 +249,6 @@ class FullySupervisedMixin(LabelSetMixin):
         return complete, validation
 
 
-def _stop(reason: object) -> None:
+def _stop(reason: object) -> NoReturn:
     """End the program in one line: a traceback through nnU-Net would hide what is wrong."""
     sys.exit(f"nnunet_labelset: error: {reason}")
