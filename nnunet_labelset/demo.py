@@ -54,7 +54,7 @@ class Size:
     features: tuple[int, ...] = (12, 24, 48, 64)
 
 
-SMALL = Size("small", epochs=5, iterations=100, folds=("0",))
+SMALL = Size("small", epochs=5, iterations=90, folds=("0",))
 FULL = Size("full", epochs=20, iterations=100, folds=("0", "1"))
 
 
@@ -147,7 +147,7 @@ class Demo:
             "features_per_stage": list(self.size.features),
             "kernel_sizes": [[3, 3, 3]] * stages,
             "strides": [[1, 1, 1]] + [[2, 2, 2]] * (stages - 1),
-            "n_conv_per_stage": [2] * stages,
+            "n_conv_per_stage": [1] + [2] * (stages - 1),
             "n_conv_per_stage_decoder": [1] * (stages - 1),
         }
         write_json(plans, content)
@@ -170,13 +170,15 @@ class Demo:
             "-tr",
             trainer,
         ]
-        workers = ["-f", *self.size.folds, "-device", self.device, "-npp", 1, "-nps", 1, "--save_probabilities"]
-        self._call("nnUNetv2_predict", *arguments, *workers)
+        options = ["-f", *self.size.folds, "-device", self.device, "-npp", 1, "-nps", 1, "--disable_tta"]
+        if trainer in self._ensembled():
+            options.append("--save_probabilities")
+        self._call("nnUNetv2_predict", *arguments, *options)
 
     def _evaluate(self, methods: dict[str, str]) -> list[tuple[str, Path]]:
         self._say("Ensembling, evaluating where annotated, comparing")
-        ours = [self.predictions(trainer) for name, trainer in methods.items() if name.startswith("Leaf-Dice")]
-        self._call("nnUNetv2_ensemble", "-i", *ours, "-o", self.predictions("ensemble"), "-np", 1)
+        members = [self.predictions(trainer) for trainer in self._ensembled()]
+        self._call("nnUNetv2_ensemble", "-i", *members, "-o", self.predictions("ensemble"), "-np", 1)
         results = [(name, self.predictions(trainer)) for name, trainer in methods.items()]
         results.append((ENSEMBLE, self.predictions("ensemble")))
         raw = self.folder / "nnUNet_raw" / DATASET[1]
@@ -190,6 +192,9 @@ class Demo:
         curves = ["-m", *(models / f"{trainer}__nnUNetPlans__3d_fullres" for trainer in methods.values())]
         self._call("nnunet_labelset", "report", *named, *curves, "-o", self.folder / "report.html")
         return results
+
+    def _ensembled(self) -> list[str]:
+        return [trainer for name, trainer in self.methods.items() if name.startswith("Leaf-Dice")]
 
     def predictions(self, trainer: str) -> Path:
         return self.folder / "predictions" / trainer
