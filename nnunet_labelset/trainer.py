@@ -142,7 +142,10 @@ class LabelSetMixin(Trainer):
             target = [scale.to(self.device, non_blocking=True) for scale in target]
         else:
             target = target.to(self.device, non_blocking=True)
-        return {**batch, "target": self.label_sets.encode(target, batch["keys"])}
+        encoded = self.label_sets.encode(target, batch["keys"])
+        # as small as nnU-Net's own target: it stays in memory for the whole step
+        small = [scale.short() for scale in encoded] if isinstance(encoded, list) else encoded.short()
+        return {**batch, "target": small}
 
     def train_step(self, batch: dict) -> dict:
         return super().train_step(self._encoded(batch))
@@ -159,7 +162,7 @@ class LabelSetMixin(Trainer):
         if self.enable_deep_supervision:
             output, target = output[0], target[0]
         sets, leaves = self.label_sets.membership.shape
-        joint = (target[:, 0] * leaves + output.argmax(1)).flatten()
+        joint = (target[:, 0].long() * leaves + output.argmax(1)).flatten()
         confusion = torch.bincount(joint, minlength=sets * leaves).reshape(sets, leaves).cpu().numpy()
         counts = label_set_counts(confusion, self.label_sets.membership.numpy())
         return {

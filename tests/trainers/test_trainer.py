@@ -138,7 +138,7 @@ def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet,
 def test_an_unannotated_value_means_what_its_case_says(in_process: tiny.NNUNet) -> None:
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
     example = batch(0, ["full_0", "part_0", "merged_0"], values=5)
-    encoded = trainer._encoded(example)["target"][0]
+    encoded = trainer._encoded(example)["target"][0].long()
     membership = trainer.label_sets.membership
     for b, sets in enumerate([{4: [0, 1, 2, 3]}, {4: [2, 3]}, {1: [1, 2, 3], 4: [0, 1, 2, 3]}]):
         for value in range(5):
