@@ -24,7 +24,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.label_sets import LabelSets
 from nnunet_labelset.losses import LabelSetLoss
-from nnunet_labelset.metrics import label_set_counts
+from nnunet_labelset.metrics import Counts, dice, label_set_counts
 from nnunet_labelset.patches import SampledDataset
 from nnunet_labelset.summary import label_set_summary
 
@@ -183,14 +183,14 @@ class LabelSetMixin(Trainer):
             losses = [loss for item in gathered for loss in item[1]]
         tp, fp, fn = counts.astype(float)
         annotated = tp + fn > 0
-        dice = np.divide(2 * tp, 2 * tp + fp + fn, out=np.full(tp.shape, np.nan), where=annotated)
+        scores = np.where(annotated, dice(Counts(tp, fp, fn, np.zeros_like(tp))), np.nan)
         if annotated.any():
-            mean = float(np.nanmean(dice))
+            mean = float(np.nanmean(scores))
         else:  # no news: NaN would spoil the moving average, and with it the best checkpoint, for good
             previous = self.logger.get_value("mean_fg_dice", step=None)
             mean = previous[-1] if previous else 0.0
         self.logger.log("mean_fg_dice", mean, self.current_epoch)
-        self.logger.log("dice_per_class_or_region", list(dice), self.current_epoch)
+        self.logger.log("dice_per_class_or_region", list(scores), self.current_epoch)
         self.logger.log("val_losses", float(np.mean(losses)), self.current_epoch)
 
     def perform_actual_validation(self, save_probabilities: bool = False) -> None:
