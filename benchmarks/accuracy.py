@@ -11,7 +11,6 @@ are taken out of both. All methods have the same data, network, number of steps 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from fnmatch import fnmatchcase
@@ -87,7 +86,6 @@ def main() -> None:
     size = Size("", epochs, args.steps // epochs, ("0",), tuple(args.patch), tuple(args.features))
     study = Study(scratch, size, full=False, device=args.device, seed=args.seed)
     begin = time.monotonic()
-    os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))
     study.prepare()
     results = study.compare_methods()
     print(f"\n{len(groups)} cases, {args.steps} steps, {(time.monotonic() - begin) / 60:.0f} minutes; {scratch}\n")

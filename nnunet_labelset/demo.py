@@ -8,18 +8,15 @@ the same small network, and are scored on test cases of both populations.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import re
 import shlex
-import subprocess
-import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import read_json, write_json, write_text
+from nnunet_labelset.commands import Commands
+from nnunet_labelset.files import read_json, write_json
+from nnunet_labelset.parallel import default_processes
 from nnunet_labelset.phantom_data import write_demo_data
 from nnunet_labelset.trainer_path import trainers_folder
 
@@ -35,10 +32,6 @@ MORE_METHODS = {
     "marginal Dice": "nnUNetTrainerMarginalDice_short",
 }
 ENSEMBLE = "Leaf-Dice ensemble"
-# nnU-Net prints much; these lines show that it goes on.
-TELLING = re.compile(
-    r": (Epoch \d+|Pseudo dice .*|Mean Validation Dice.*|predicting .*)$|^Predicting .*|^\s+\w+\s+Dice "
-)
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class Size:
     features: tuple[int, ...] = (12, 24, 48, 64)
 
 
-SMALL = Size("small", epochs=5, iterations=90, folds=("0",))
+SMALL = Size("small", epochs=8, iterations=100, folds=("0",))
 FULL = Size("full", epochs=20, iterations=100, folds=("0", "1"))
 
 
@@ -74,15 +67,17 @@ def run(args: argparse.Namespace) -> None:
 
 @dataclass
 class Demo:
-    """The steps, in order. A finished step leaves a mark, so that a second run goes on where the first one ended."""
+    """The steps, in order."""
 
     folder: Path
     size: Size
     full: bool
     device: str
     seed: int
-    environment: dict[str, str] = field(default_factory=dict)
-    step: int = 0
+
+    def __post_init__(self) -> None:
+        # A small network gains little from a second thread: trainings side by side use the cores better.
+        self.commands = Commands(self.folder / "logs", default_processes() if self.device == "cpu" else 1)
 
     @property
     def methods(self) -> dict[str, str]:
@@ -110,8 +105,8 @@ class Demo:
 
     def compare_methods(self) -> list[tuple[str, Path]]:
         """Train, predict and score every method; returns its name and predictions."""
-        for trainer in self.methods.values():
-            self._train_and_predict(trainer)
+        self._train()
+        self._predict()
         return self._evaluate(self.methods)
 
     # ------------------------------------------------------------------------------------------------- steps
@@ -152,28 +147,26 @@ class Demo:
         }
         write_json(plans, content)
 
-    def _train_and_predict(self, trainer: str) -> None:
-        self._say(f"Training {trainer}: {self.size.epochs} epochs of {self.size.iterations} steps")
-        name = [DATASET[0], "3d_fullres"]
-        for fold in self.size.folds:
-            self._call("nnUNetv2_train", *name, fold, "-tr", trainer, "-device", self.device, nnUNet_n_proc_DA="0")
-        images = self.folder / "nnUNet_raw" / DATASET[1] / "imagesTs"
-        arguments = [
-            "-i",
-            images,
-            "-o",
-            self.predictions(trainer),
-            "-d",
-            DATASET[0],
-            "-c",
-            "3d_fullres",
-            "-tr",
-            trainer,
+    def _train(self) -> None:
+        self._say(f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps")
+        commands = [
+            ["nnUNetv2_train", DATASET[0], "3d_fullres", fold, "-tr", trainer, "-device", self.device]
+            for trainer in self.methods.values()
+            for fold in self.size.folds
         ]
-        options = ["-f", *self.size.folds, "-device", self.device, "-npp", 1, "-nps", 1, "--disable_tta"]
-        if trainer in self._ensembled():
-            options.append("--save_probabilities")
-        self._call("nnUNetv2_predict", *arguments, *options)
+        self.commands.run(commands, nnUNet_n_proc_DA="0")  # augmentation in the same process: the seed counts
+
+    def _predict(self) -> None:
+        self._say("Predicting the test cases")
+        images = self.folder / "nnUNet_raw" / DATASET[1] / "imagesTs"
+        commands = []
+        for trainer in self.methods.values():
+            model = ["-d", DATASET[0], "-c", "3d_fullres", "-tr", trainer, "-f", *self.size.folds]
+            options = ["-device", self.device, "-npp", 0, "-nps", 0, "--disable_tta"]
+            if trainer in self._ensembled():
+                options.append("--save_probabilities")
+            commands.append(["nnUNetv2_predict", "-i", images, "-o", self.predictions(trainer), *model, *options])
+        self.commands.run(commands)
 
     def _evaluate(self, methods: dict[str, str]) -> list[tuple[str, Path]]:
         self._say("Ensembling, evaluating where annotated, comparing")
@@ -202,18 +195,21 @@ class Demo:
     # ------------------------------------------------------------------------------------------------- running
 
     def _set_environment(self) -> None:
-        self.environment = {
+        environment = {
             name: str((self.folder / name).resolve())
             for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
         }
-        self.environment |= {
+        environment |= {
             "nnUNet_extTrainer": trainers_folder(),
             "nnunet_labelset_epochs": str(self.size.epochs),
             "nnunet_labelset_iterations": str(self.size.iterations),
             "nnunet_labelset_seed": str(self.seed),
-            "nnUNet_def_n_proc": "2",
+            "nnUNet_def_n_proc": "1",
         }
-        for name, value in self.environment.items():
+        if self.device == "cpu":
+            environment["OMP_NUM_THREADS"] = "1"
+        self.commands.environment = environment
+        for name, value in environment.items():
             print(f"$ export {name}={shlex.quote(value)}")
             if name.startswith("nnUNet_") and os.sep in value:
                 Path(value).mkdir(parents=True, exist_ok=True)
@@ -221,51 +217,8 @@ class Demo:
     def _say(self, what: str) -> None:
         print(f"\n== {what}", flush=True)
 
-    def _call(self, command: str, *arguments: object, **environment: str) -> None:
-        """Run a command unless it is done; nnU-Net's output goes to a file, and what tells most to the screen."""
-        self.step += 1
-        words = [command, *map(str, arguments)]
-        shown = shlex.join([*(f"{name}={value}" for name, value in environment.items()), *words])
-        print(f"$ {shown}", flush=True)
-        log = self.folder / "logs" / f"{self.step:02d}_{command}.txt"
-        mark = log.with_suffix(".done")
-        if mark.is_file() and mark.read_text() == shown:
-            print("  done before", flush=True)
-            return
-        log.parent.mkdir(parents=True, exist_ok=True)
-        process = subprocess.Popen(
-            [str(Path(sys.executable).parent / command), *words[1:]],
-            env={**os.environ, **self.environment, **environment},
-            stdout=subprocess.PIPE if command.startswith("nnUNet") else None,
-            stderr=subprocess.STDOUT if command.startswith("nnUNet") else None,
-            text=True,
-        )
-        try:
-            if process.stdout is not None:
-                self._follow(process, log)
-            code = process.wait()
-        except BaseException:
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(20)
-            process.kill()
-            raise
-        if code:
-            if log.is_file():
-                print("".join(f"  {line}\n" for line in log.read_text().splitlines()[-15:]), file=sys.stderr)
-            raise LabelSetError(f"'{command}' failed; fix what it says and run the demo again, which goes on from here")
-        write_text(mark, shown)
-
-    def _follow(self, process: subprocess.Popen, log: Path) -> None:
-        assert process.stdout is not None
-        with log.open("w") as file:
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                telling = TELLING.search(line.rstrip())
-                if telling:
-                    text = re.sub(r"np\.float\d+\((.*?)\)", r"\1", telling.group(1) or line)
-                    print("  " + text.strip(), flush=True)
+    def _call(self, *command: object) -> None:
+        self.commands.run([command])
 
 
 def populations(results: list[tuple[str, Path]]) -> str:

@@ -47,6 +47,8 @@ class ShortMixin(Trainer):
         seed = setting("seed", 0)
         for seed_everything in (random.seed, np.random.seed, torch.manual_seed):
             seed_everything(seed)
+        # On a CPU nnU-Net takes all cores whatever this says, and trainings side by side would fight for them.
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
 
     def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
         """Right/left flips only, as in the paper: brains are not upside down, and prediction flips less often."""
