@@ -43,6 +43,11 @@ class _Conversion:
         values = self.remap(labels, mask) if labels is not None else None
         if result.problems or reference is None:
             return result
+        if job.scheme.mask == "file" and job.mask is None:
+            if job.mask_images is not None:
+                result.problems.append(f"{job.images[0]}: --mask-images: no mask file")
+                return result
+            result.notes.append("no mask file")
         if job.mask_images is not None:
             region = mask if mask is not None else labels != 0 if labels is not None else None
             if region is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def read_case_list(
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
-            lines = list(reader)
+            lines = [(reader.line_num, line) for line in reader]
             columns = list(reader.fieldnames or ())
     except FileNotFoundError:
         raise LabelSetError(f"{path}: no such file") from None
@@ -49,7 +48,7 @@ def read_case_list(
         if column not in columns:
             raise LabelSetError(f"{path}: expected a column '{column}' in the first line, but got {', '.join(columns)}")
     rows: dict[tuple[str | None, str], Row] = {}
-    for number, line in enumerate(lines, start=2):
+    for number, line in lines:
         where = f"{path}, line {number}"
         if None in line or None in line.values():
             raise LabelSetError(f"{where}: expected {len(columns)} cells: put texts with commas in quotes")
@@ -58,7 +57,7 @@ def read_case_list(
             raise LabelSetError(f"{where}: no case name")
         if cells["part"] not in ("", TRAINING, TEST):
             raise LabelSetError(f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'")
-        names = tuple(leaves) if cells["annotated"] == "all" else tuple(re.split(r"[;\s]+", cells["annotated"]))
+        names = tuple(leaves) if cells["annotated"] == "all" else tuple(map(str.strip, cells["annotated"].split(";")))
         files = {f"image:{channel}": cells[column] for column, channel in images.items()}
         files |= {role: cells[role] for role in ("label", "mask") if channels}
         key = (cells["source"] or None, cells["case"])

@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> None:
         args.link,
         args.prefix,
     )
-    made = plan(sources, rows, options)
+    made = plan(sources, rows, options, {**manifest.sources, **presets().sources})
     target = Target(
         folder, manifest.leaves, manifest.channels, overwrite=args.overwrite, skip_bad_cases=args.skip_bad_cases
     )

@@ -132,7 +132,8 @@ def _read_source(
         for value in [key] if per_structure else _values(key, labels_where):
             if value in labels:
                 raise LabelSetError(f"{labels_where}: value {value} is given twice")
-            labels[value] = leaf_set(meaning, leaves, labels_where)
+            every_leaf = meaning in (IGNORE, [IGNORE])
+            labels[value] = frozenset(range(len(leaves))) if every_leaf else leaf_set(meaning, leaves, labels_where)
             if not labels[value]:
                 raise LabelSetError(f"{labels_where}: empty label-set; name the leaves that such a voxel may be")
     annotated = leaf_set(entry["annotated"], leaves, f"{where}: annotated") if "annotated" in entry else None
@@ -172,12 +173,10 @@ def _read_source(
 
 
 def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
-    """Leaf names, one or several, as a set of numbers; `ignore` stands for every leaf."""
+    """Leaf names, one or several, as a set of numbers."""
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise LabelSetError(f"{where}: expected a leaf or a list of leaves, but got {names!r}")
-    if list(names) == [IGNORE]:
-        return frozenset(range(len(leaves)))
     for name in names:
         if name not in leaves:
             raise LabelSetError(f"{where}: unknown leaf '{name}'{did_you_mean(name, leaves)}")

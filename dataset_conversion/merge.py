@@ -109,7 +109,10 @@ def read_part(given: str, options: Sequence[str]) -> Part:
     dataset_json = read_json(folder / "dataset.json")
     cases = raw_cases(folder, dataset_json)
     block = {"version": VERSION, "protocols": {"": {}}, "cases": {case.name: "" for case in cases}}
-    contract = Contract.from_dataset_json({BLOCK: block, **dataset_json})
+    try:
+        contract = Contract.from_dataset_json({BLOCK: block, **dataset_json})
+    except LabelSetError as error:
+        raise LabelSetError(f"{folder / 'dataset.json'}: {error}") from None
     names: dict[str, tuple[str, ...]] = {name: (name,) for name in contract.leaf_names}
     for option in options:
         dataset, label, leaves = parse_label(option)

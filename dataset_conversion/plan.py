@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,8 +43,11 @@ class Plan:
     notes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def plan(sources: Sequence[Source], rows: Rows, options: Options) -> Plan:
-    """One job for every case of every source; problems are collected, not raised."""
+def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources: Iterable[str] = ()) -> Plan:
+    """One job for every case of every source; problems are collected, not raised.
+
+    Rows may be about `other_sources`, which are not converted now.
+    """
     made = Plan()
     used: set[tuple[str | None, str]] = set()
     seen: dict[str, str] = {}
@@ -82,11 +85,18 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options) -> Plan:
             made.problems += [(case, text) for case in undeclared]
     names = {source.name for source in sources}
     for key, row in rows.items():
-        if key not in used and (row.source is None or row.source in names):
+        if row.source is not None and row.source not in names | set(other_sources):
+            hint = did_you_mean(row.source, [*names, *other_sources])
+            made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
+        elif key not in used and (row.source is None or row.source in names):
             hint = did_you_mean(row.case, [job.case for job in made.jobs])
             made.problems.append(
                 (row.case, f"{row.where}: no source has a case '{row.case}'{hint if 'did' in hint else ''}")
             )
+    if options.withhold:
+        for pattern in options.withhold_in:
+            if not any(fnmatchcase(name, pattern) for job in made.jobs for name in (job.case, job.source)):
+                raise LabelSetError(f"--withhold-in {pattern}: no such source or case{did_you_mean(pattern, names)}")
     return made
 
 

@@ -1,28 +1,15 @@
-"""Volumes as arrays in a place. ITK reads the geometry, as nnU-Net sees it, but not the voxels of NIfTI files: it turns
-NaN into 0 and fills up truncated files without a word, and what is copied byte for byte must hide neither.
-"""
+"""Volumes as arrays in a place, as `convert` works on them."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.errors import LabelSetError
-
-READ_ERRORS = (
-    OSError,
-    EOFError,
-    ValueError,
-    zlib.error,
-    nibabel.filebasedimages.ImageFileError,
-    nibabel.spatialimages.HeaderDataError,
-)
+from nnunet_labelset.images import read_voxels
 
 
 @dataclass(frozen=True)
@@ -50,35 +37,12 @@ class Volume:
 
 def read_volume(path: Path) -> Volume:
     """Read a file once; what is missing or broken is named in one line."""
-    if not path.is_file():
-        raise LabelSetError(f"{path}: no such file")
-    reader = sitk.ImageFileReader()
-    reader.SetFileName(str(path))
-    try:
-        reader.ReadImageInformation()
-        if path.name.endswith((".nii", ".nii.gz")):
-            array = _nifti_voxels(path.read_bytes())
-        else:
-            array = sitk.GetArrayFromImage(reader.Execute())
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise LabelSetError(f"{path}: not readable as an image: {reason}") from None
-    except READ_ERRORS as error:
-        raise LabelSetError(f"{path}: not readable as an image: {error}") from None
-    if array.dtype.fields or np.iscomplexobj(array) or reader.GetNumberOfComponents() != 1:
+    array, header = read_voxels(path)
+    if np.iscomplexobj(array) or header.GetNumberOfComponents() != 1:
         raise LabelSetError(f"{path}: expected one number per voxel, but got colours, vectors or complex numbers")
-    dimension = reader.GetDimension()
-    direction = np.array(reader.GetDirection()).reshape(dimension, dimension)[:3, :3]
-    return Volume(array, reader.GetSpacing()[:3], reader.GetOrigin()[:3], tuple(direction.ravel().tolist()))
-
-
-def _nifti_voxels(content: bytes) -> np.ndarray:
-    """The voxels (z, y, x) of a NIfTI file, scaled as its header says. Decompressed in one go, which is fastest."""
-    if content.startswith(b"\x1f\x8b"):
-        content = gzip.decompress(content)
-    second = 540 in (int.from_bytes(content[:4], order) for order in ("little", "big"))
-    image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(content)
-    return np.asarray(image.dataobj).T
+    dimension = header.GetDimension()
+    direction = np.array(header.GetDirection()).reshape(dimension, dimension)[:3, :3]
+    return Volume(array, header.GetSpacing()[:3], header.GetOrigin()[:3], tuple(direction.ravel().tolist()))
 
 
 def write_volume(volume: Volume, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from nnunet_labelset.contract import BLOCK, VERSION, Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.files import some
 from nnunet_labelset.tables import read_table
 
 SEPARATOR = ";"
@@ -24,6 +26,9 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
     columns = set(rows[0])
     if "case" not in columns or len(columns & {"annotated", "protocol"}) != 1:
         raise LabelSetError(f"{table}: expected the columns 'case' and either 'annotated' or 'protocol'")
+    counts = Counter(row["case"].strip() for row in rows)
+    if twice := [case for case, count in counts.items() if count > 1]:
+        raise LabelSetError(f"{table}: listed more than once: {some(twice)}")
     if "protocol" in columns:
         contract = Contract.from_dataset_json(dataset_json)
         cases = {row["case"].strip(): row["protocol"].strip() for row in rows}
@@ -48,9 +53,12 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
 
 
 def _sets(labels: Contract, annotated: LabelSet) -> tuple[LabelSet, ...]:
-    """A leaf that is not listed may be hidden in the background and, where the data set has it, under `ignore`."""
+    """A leaf that is not listed may be hidden in the background and, where the data set has it, under `ignore`.
+
+    Its own value says no more than the background: part of it may have been drawn, but nobody vouches for that.
+    """
     uncertain = labels.full_set - annotated
     every_leaf_is_listed = len(uncertain) == 1
-    values = [uncertain, *(frozenset([leaf]) for leaf in range(1, labels.num_leaves))]
+    values = [frozenset([leaf]) if leaf in annotated else uncertain for leaf in range(labels.num_leaves)]
     ignore = labels.full_set if every_leaf_is_listed else uncertain
     return (*values, ignore) if labels.has_ignore else tuple(values)

@@ -94,9 +94,11 @@ def _read_label(path: Path, case: RawCase, reference: sitk.Image | None, facts: 
         return
     if reference is not None:
         _compare(path, label, case.images[0], reference, facts)
-    nans = int(np.count_nonzero(np.isnan(sitk.GetArrayViewFromImage(label))))
-    if nans:
-        facts.problems.append((path, f"{nans} voxels of the label map are NaN: replace them by background (0)"))
+    bad = int(np.count_nonzero(~np.isfinite(sitk.GetArrayViewFromImage(label))))
+    if bad:
+        text = f"{bad} voxels of the label map are NaN or infinite: replace them by background (0)"
+        facts.problems.append((path, text))
+        return
     try:
         array = label_array(label, path)
     except LabelSetError as error:

@@ -24,6 +24,7 @@ from nnunet_labelset.tables import column_of_cases
 VERSION = 1
 METRICS = ("dice", "hd95")
 COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred", "volume_ref", "volume_pred")
+SCORE_COLUMNS = ("case", "leaf", "outcome", "union", "dice", "iou", "hd95", *COUNTS)
 
 
 def score_folder(pairs: Sequence[Pair], cache: Path, processes: int) -> list[dict[str, Any]]:
@@ -112,7 +113,8 @@ def evaluation(
 
 
 def per_case_csv(metrics: Mapping[str, Any]) -> str:
-    columns = ["case", *metrics["group_columns"], "leaf", "outcome", "union", "dice", "iou", "hd95", *COUNTS]
+    first, *others = SCORE_COLUMNS
+    columns = [first, *metrics["group_columns"], *others]
     rows = []
     for case in metrics["cases"]:
         for leaf, score in case["leaves"].items():
@@ -207,10 +209,12 @@ def run(args: argparse.Namespace) -> None:
         if names:
             print(f"left out, {what}: {some(names)}")
     cases = [pair.case for pair in pairs]
+    if taken := set(args.group_by) & {"protocol", *SCORE_COLUMNS}:
+        raise LabelSetError(f"--group-by {some(sorted(taken))}: a column of the results has this name: rename yours")
     groups = {column: column_of_cases(args.table, column, cases) for column in args.group_by}
     output = Path(args.o) if args.o else prediction / "evaluation"
     results = score_folder(pairs, output / "cases", args.np)
-    cap_hd95(results, args.cap)
+    cap_hd95(results, None if args.no_hd95 else args.cap)
     settings = {
         "reference_folder": str(reference),
         "prediction_folder": str(prediction),

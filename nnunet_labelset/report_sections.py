@@ -34,12 +34,10 @@ def coverage_section(contract: Contract, evaluated: Sequence[str]) -> str:
             for row in rows
         ]
         content = table("Coverage", columns, cells, 2, starts)
-    sets = describe_label_sets(contract)
-    note = (
-        f'<p class="note">{escape(sets.splitlines()[0])} {escape("; ".join(map(str.strip, sets.splitlines()[1:])))}</p>'
-    )
+    heading, *sets = describe_label_sets(contract).splitlines() or [""]
+    note = f'<p class="note">{escape(heading)} {escape("; ".join(map(str.strip, sets)))}</p>' if sets else ""
     intro = "<p>Number of cases in which each leaf is annotated, by protocol. Darker: a larger share of the group.</p>"
-    return intro + content + (note if sets else "")
+    return intro + content + note
 
 
 def _shaded(count: int, of: int) -> Cell:

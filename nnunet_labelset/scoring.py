@@ -37,7 +37,7 @@ class Pair:
     def region(self, leaf: int) -> LabelSet:
         """What is scored under a leaf: itself, or the label-set that its value stands for."""
         labels = self.sets[leaf]
-        is_union = leaf in labels and 1 < len(labels) < len(self.leaf_names)
+        is_union = leaf in labels and 0 not in labels  # what may be background is no structure
         return labels if self.unions and is_union else frozenset([leaf])
 
 
@@ -61,10 +61,10 @@ def find_pairs(
     cases = sorted(references.keys() & predictions)
     if not cases:
         raise LabelSetError(f"{folder_ref} and {folder_pred} have no case in common: for example {some(missing, 2)}")
-    if not chill and missing:
-        raise LabelSetError(f"{folder_pred}: {len(missing)} missing: {some(missing)}; --chill scores the others")
-    if not chill and extra:
-        raise LabelSetError(f"{folder_pred}: {len(extra)} without reference: {some(extra)}; --chill leaves them out")
+    problems = [f"{len(missing)} missing: {some(missing)}"] if missing else []
+    problems += [f"{len(extra)} without reference: {some(extra)}"] if extra else []
+    if problems and not chill:
+        raise LabelSetError(f"{folder_pred}: {', and '.join(problems)}; --chill scores the others")
     contract.require_cases(cases)
     pairs = [
         Pair(
@@ -155,7 +155,7 @@ def _read(pair: Pair) -> tuple[np.ndarray, np.ndarray, list[float]]:
         (reference_image, pair.reference_file, len(pair.sets)),
         (prediction_image, pair.prediction_file, len(pair.leaf_names)),
     ):
-        array = label_array(image, path)
+        array = label_array(image, path, allow_nan=False)
         if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
             unknown = np.unique(array[(array < 0) | (array >= num_values)])
             raise LabelSetError(f"{path}: values {some(unknown)} are not labels: expected 0..{num_values - 1}")

@@ -20,7 +20,12 @@ def read_table(path: str | Path) -> list[dict[str, str]]:
     except (OSError, UnicodeDecodeError) as error:
         raise LabelSetError(f"{path}: not readable as text: {error}") from None
     tabs = Path(path).suffix.lower() == ".tsv"
-    rows = list(csv.DictReader(text.splitlines(), delimiter="\t" if tabs else ",", restval="", restkey=""))
+    reader = csv.DictReader(text.splitlines(), delimiter="\t" if tabs else ",", restkey="")
+    rows = []
+    for row in reader:
+        if None in row.values():
+            raise LabelSetError(f"{path}, line {reader.line_num}: expected {len(row)} cells, one for every column")
+        rows.append(row)
     if not rows:
         raise LabelSetError(f"{path}: the table is empty: expected a line of column names and one line per case")
     return rows
@@ -36,7 +41,11 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
     names = list(rows[0])
     if column not in names:
         raise LabelSetError(f"{path}: no column '{column}'{did_you_mean(column, names)}")
-    entries = {row[names[0]].strip(): row[column].strip() for row in rows if row[names[0]].strip()}
+    entries: dict[str, str] = {}
+    for row in rows:
+        name, entry = row[names[0]].strip(), row[column].strip()
+        if name and entries.setdefault(name, entry) != entry:
+            raise LabelSetError(f"{path}: '{name}' is listed with different entries: '{entries[name]}' and '{entry}'")
     by_length = sorted(entries, key=len, reverse=True)
     found = {}
     cases = list(cases)

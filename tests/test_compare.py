@@ -155,7 +155,7 @@ def test_tables_escape_names():
     markdown, latex = markdown_tables(content), latex_tables(content)
     assert "| a\\_1\\|x | DSC | 15.0 (7.1) | **35.0** (7.1) |" in markdown
     assert "| 50% | DSC | **25.0** (7.1) | **35.0** (7.1) |" in markdown
-    assert r"a\_1|x & DSC & 15.0 (7.1) & \textbf{35.0} (7.1) \\" in latex
+    assert r"a\_1$|$x & DSC & 15.0 (7.1) & \textbf{35.0} (7.1) \\" in latex
     assert r"50\% & DSC & \textbf{25.0} (7.1)" in latex
     assert "equal, n=2" in markdown
     for row in (line for line in latex.splitlines() if line.endswith(r"\\")):

@@ -213,8 +213,22 @@ def test_annotated_from_a_table(tmp_path, capsys):
     )
     table.write_text("case,protocol\na,fll\n")
     assert "case 'a': unknown protocol 'fll'; did you mean 'full'?" in error_of(capsys, arguments, "--annotated", table)
+    for doubled in ("case,annotated\na,all\nb,all\na,white_matter\n", "case,protocol\na,full\nb,full\na,full\n"):
+        table.write_text(doubled)
+        assert "listed more than once: a" in error_of(capsys, arguments, "--annotated", table)
+    table.write_text("case,annotated\na,all\nb\n")
+    assert "annotated.csv, line 3: expected 2 cells" in error_of(capsys, arguments, "--annotated", table)
     table.write_text("case,leaves\na,all\n")
     assert "expected the columns 'case' and either" in error_of(capsys, arguments, "--annotated", table)
+
+
+def test_what_a_table_does_not_list_is_not_scored(tmp_path):
+    """Though somebody drew a bit of it: nobody vouches for the rest."""
+    arguments = setup(tmp_path, {"a": row(0, 1, 2, 3)}, {"a": row(0, 1, 1, 3)}, {})
+    (tmp_path / "annotated.csv").write_text("case,annotated\na,white_matter;corpus_callosum\n")
+    found = scores(evaluate(arguments, "--annotated", tmp_path / "annotated.csv"))
+    assert found["ventricles"]["outcome"] == "unannotated"
+    assert [found[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, 1]
 
 
 def test_annotated_from_a_table_needs_no_contract(tmp_path):
@@ -262,10 +276,20 @@ def test_unexpected_values(tmp_path, capsys):
     assert "fractional values" in error_of(capsys, arguments)
 
 
+def test_broken_predictions_are_never_scored(tmp_path, capsys):
+    arguments = setup(tmp_path, {"a": np.tile(row(0, 1, 2, 3), (9, 9, 1))}, {}, {"a": "full"})
+    prediction = write_labels(tmp_path / "pred" / "a.nii.gz", np.tile(row(0, 1, 2, 3), (9, 9, 1)))
+    prediction.write_bytes(prediction.read_bytes()[:-20])
+    assert "a.nii.gz: not readable as an image" in error_of(capsys, arguments)
+    for bad in (np.nan, np.inf):
+        write_labels(prediction, np.where(row(0, 1, 2, 3) == 2, np.float32(bad), 0).repeat(9, 0).repeat(9, 1))
+        assert "a.nii.gz: 81 voxels of the label map are NaN or infinite" in error_of(capsys, arguments)
+
+
 def test_missing_and_extra_predictions(tmp_path, capsys):
     references = {"a": row(0, 1), "b": row(0, 1)}
     arguments = setup(tmp_path, references, {"a": row(0, 1), "z": row(0, 1)}, {"a": "full", "b": "full"})
-    assert "1 missing: b; --chill" in error_of(capsys, arguments)
+    assert "1 missing: b, and 1 without reference: z; --chill" in error_of(capsys, arguments)
     metrics = evaluate(arguments, "--chill")
     assert [case["case"] for case in metrics["cases"]] == ["a"]
     assert (metrics["missing_predictions"], metrics["extra_predictions"]) == (["b"], ["z"])
@@ -280,6 +304,12 @@ def test_bad_arguments(tmp_path, capsys):
     assert "no *.nii.gz files" in error_of(capsys, [arguments[0], str(tmp_path)])
     assert "--cap" in error_of(capsys, arguments, "--cap", -1)
     assert "belong together" in error_of(capsys, arguments, "--group-by", "centre")
+    people = tmp_path / "people.csv"
+    people.write_text("case,dice,centre\na,8,Leuven\na,8,Zurich\n")
+    (tmp_path / "pred" / "b.nii.gz").rename(tmp_path / "pred" / "a.nii.gz")
+    grouped = [*arguments, "--table", str(people), "--group-by"]
+    assert "--group-by dice: a column of the results has this name" in error_of(capsys, grouped, "dice")
+    assert "'a' is listed with different entries: 'Leuven' and 'Zurich'" in error_of(capsys, grouped, "centre")
     write_labels(tmp_path / "pred" / "a.nii.gz", row(0, 1))
     (tmp_path / "file").write_text("")
     assert "cannot be written: Not a directory" in error_of(capsys, arguments, "--chill", "-o", tmp_path / "file")

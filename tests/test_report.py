@@ -202,6 +202,19 @@ def test_one_result_of_one_case_is_enough(study: Path) -> None:
     assert len(page.all("img")) == 4
 
 
+def test_fully_annotated_data_set(study: Path) -> None:
+    description = study / "Dataset001_Tiny" / "dataset.json"
+    content = json.loads(description.read_text())
+    content["label_sets"] = {"version": 1, "protocols": {"full": {}}, "cases": dict.fromkeys("ad", "full")}
+    description.write_text(json.dumps(content))
+    references = study / "Dataset001_Tiny" / "labelsTs"
+    for case in ("b", EVIL):
+        (references / f"{case}.nii.gz").unlink()
+    assert main(["evaluate", str(references), str(study / "first"), "--chill", "-np", "1"]) == 0
+    assert main(["report", str(study / "first"), "-o", str(study / "report.html")]) == 0
+    assert "label-sets (their leaves" not in (study / "report.html").read_text()
+
+
 def test_moved_files_cost_the_pictures_only(study: Path) -> None:
     (study / "first" / "a.nii.gz").unlink()
     html = make(study)

@@ -229,26 +229,34 @@ class TestFiles:
         sitk.WriteImage(image, str(folder / "masksTr" / "full_1.nii.gz"))
         only(verify(folder)[0], "masksTr/full_1.nii.gz: other geometry", "direction", "copy the header")
 
-    def test_bad_voxels(self, tmp_path):
-        folder = write_dataset(tmp_path, ".nrrd")  # ITK reads NaN in NIfTI as 0, and so does nnU-Net
+    @pytest.mark.parametrize("ending", [".nrrd", ".nii.gz"])  # ITK hides NaN in NIfTI
+    def test_bad_voxels(self, tmp_path, ending):
+        folder = write_dataset(tmp_path, ending)
         label = label_map(1, 2, 3).astype(np.float32)
         label[0, 0, 0] = 1.5
-        write_volume(folder / "labelsTr" / "full_1.nrrd", label)
+        write_volume(folder / "labelsTr" / f"full_1{ending}", label)
         label[0, 0, 0] = np.nan
-        write_volume(folder / "labelsTr" / "full_2.nrrd", label)
+        write_volume(folder / "labelsTr" / f"full_2{ending}", label)
         image = np.arange(240, dtype=np.float32).reshape(8, 6, 5)
         image[0, 0, :2] = np.nan, np.inf
-        write_volume(folder / "imagesTr" / "merged_1_0000.nrrd", image)
-        write_volume(folder / "imagesTr" / "merged_2_0000.nrrd", np.zeros_like(image))
+        write_volume(folder / "imagesTr" / f"merged_1_0000{ending}", image)
+        write_volume(folder / "imagesTr" / f"merged_2_0000{ending}", np.zeros_like(image))
         errors, _ = verify(folder)
         for text in (
-            "full_1.nrrd: 1 voxels of the label map have fractional",
-            "full_2.nrrd: 1 voxels of the label map are NaN",
-            "merged_1_0000.nrrd: 2 voxels are NaN or infinite",
-            "merged_2_0000.nrrd: every voxel is 0",
+            f"full_1{ending}: 1 voxels of the label map have fractional",
+            f"full_2{ending}: 1 voxels of the label map are NaN or infinite",
+            f"merged_1_0000{ending}: 2 voxels are NaN or infinite",
+            f"merged_2_0000{ending}: every voxel is 0",
         ):
             assert sum(text in line for line in errors) == 1, text
         assert len(errors) == 4
+
+    def test_truncated(self, folder):
+        for path in (folder / "imagesTr" / "full_1_0000.nii.gz", folder / "labelsTr" / "full_2.nii.gz"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size * 7 // 10])
+        errors, _ = verify(folder)
+        assert len(errors) == 2
+        assert all("not readable as an image" in line for line in errors)
 
     def test_four_dimensions(self, folder):
         """nnU-Net reads the volumes of a 4D image as channels; a label map may not be 4D."""

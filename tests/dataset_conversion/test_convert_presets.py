@@ -96,7 +96,7 @@ def test_annotated_csv_decides(tmp_path, capsys):
     table = tmp_path / "annotated.csv"
     table.write_text(
         "case,annotated,part\na,white_matter;ventricles;cerebellum;external_csf,\n"
-        "b,white_matter ventricles cerebellum external_csf corpus_callosum,test\n"
+        "b,white_matter; ventricles; cerebellum; external_csf; corpus_callosum,test\n"
     )
     dataset = convert(tmp_path / "raw", "--source", f"leuven_controls={leuven}", "--annotated", str(table))
     contract = contract_of(dataset)

@@ -11,8 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
+import SimpleITK as sitk  # noqa: N813
 from conversion_helpers import (
     SHAPE,
     contract_of,
@@ -175,6 +177,19 @@ MISTAKES = {
     ),
     "csv_leaf": (["--source", "atlas={s}", "--annotated", "{s}/leaf.csv"], "line 2: annotated: unknown leaf 'brian'"),
     "csv_cells": (["--source", "atlas={s}", "--annotated", "{s}/cells.csv"], "line 2: expected 2 cells"),
+    "csv_ignore": (
+        ["--source", "atlas={s}", "--annotated", "{s}/ignore.csv"],
+        "line 3: annotated: unknown leaf 'ignore'",
+    ),
+    "csv_source": (
+        ["--source", "atlas={s}", "--annotated", "{s}/source.csv"],
+        "line 2: no such source: 'atls'; did you mean 'atlas'?",
+    ),
+    "withhold_in_typo": (
+        ["--source", "atlas={s}", "--withhold", "brainstem", "--withhold-in", "case_x", "atls"],
+        "--withhold-in atls: no such source or case; did you mean 'atlas'?",
+    ),
+    "mask_images_without_mask": (["--source", "atlas={s}/maskless", "--mask-images"], "--mask-images: no mask file"),
     "bad_id": (["--source", "atlas={s}", "-d", "0"], "expected an id from 1 to 999"),
     "bad_name": (["--source", "atlas={s}", "-n", "../x"], "-n '../x': expected letters"),
 }
@@ -188,6 +203,9 @@ def test_mistakes_on_the_command_line(tmp_path, capsys, mistake):
     (source / "case.csv").write_text("case,annotated\ncase_xx,all\n")
     (source / "leaf.csv").write_text("case,annotated\ncase_x,brian\n")
     (source / "cells.csv").write_text("case,annotated\ncase_x,white_matter,ventricles\n")
+    (source / "ignore.csv").write_text("case,annotated\n\ncase_x,ignore\n")
+    (source / "source.csv").write_text("case,source,annotated\ncase_x,atls,white_matter\n")
+    (write_case_folder(source / "maskless", "case_y", LABELS) / "mask.nii.gz").unlink()
     arguments, message = MISTAKES[mistake]
     assert convert(tmp_path / "raw", *(text.replace("{s}", str(source)) for text in arguments)) == 1
     assert message in capsys.readouterr().err
@@ -325,6 +343,27 @@ def test_nnunet_accepts_the_result(tmp_path):
     assert "verify_dataset_integrity Done" in finished.stdout
     assert "Warning" not in finished.stdout
     assert "label_sets" in read_json(tmp_path / "preprocessed" / "Dataset027_Fetal" / "dataset.json")
+
+
+@pytest.mark.parametrize("shape", [LABELS.shape, (1, *LABELS.shape)])
+def test_big_endian(tmp_path, shape):
+    """nibabel keeps the byte order of old scanners' files; SimpleITK wants the machine's."""
+    case = write_case_folder(tmp_path / "atlas", "a", LABELS)
+    geometry = nibabel.load(case / "srr.nii.gz")
+    array = np.arange(LABELS.size, dtype=np.float32).reshape(shape).T
+    header = nibabel.Nifti1Header(endianness=">")
+    header.set_data_dtype(">f4")
+    nibabel.save(nibabel.Nifti1Image(array, geometry.affine, header), case / "srr.nii.gz")
+    assert nibabel.load(case / "srr.nii.gz").header.endianness == ">"
+    assert convert(tmp_path / "raw", "--source", f"atlas={tmp_path / 'atlas'}") == 0
+    written = sitk.ReadImage(str(tmp_path / "raw" / "Dataset027_Fetal" / "imagesTr" / "a_0000.nii.gz"))
+    np.testing.assert_array_equal(sitk.GetArrayFromImage(written), array.T.reshape(LABELS.shape))
+
+
+def test_missing_masks_are_told(tmp_path, capsys):
+    (write_case_folder(tmp_path / "atlas", "a", LABELS) / "mask.nii.gz").unlink()
+    assert convert(tmp_path / "raw", "--source", f"atlas={tmp_path / 'atlas'}") == 0
+    assert "no mask file" in capsys.readouterr().out
 
 
 def test_uncompressed_image_survives(tmp_path):
