@@ -105,7 +105,7 @@ class Contract:
             )
         if not isinstance(block, Mapping):
             raise LabelSetError(f"Expected '{BLOCK}' in dataset.json to be an object, but got {type(block).__name__}")
-        if block.get("version") != VERSION:
+        if block.get("version") != VERSION or isinstance(block["version"], bool):
             raise LabelSetError(f"Expected {BLOCK}.version to be {VERSION}, but got {block.get('version')!r}")
         for key in ("protocols", "cases"):
             if not isinstance(block.get(key), Mapping):
@@ -187,7 +187,7 @@ def _read_protocol(name: str, protocol: Any, leaf_names: tuple[str, ...], has_ig
             raise LabelSetError(f"{where}: 'labels' in dataset.json does not declare '{IGNORE}'")
         if value != IGNORE and value not in index:
             raise LabelSetError(f"{where}: no such label{did_you_mean(str(value), leaf_names)}")
-        if isinstance(leaves, str) or not isinstance(leaves, Iterable):
+        if not isinstance(leaves, (list, tuple, set, frozenset)):
             raise LabelSetError(f"{where}: expected a list of leaves, but got {leaves!r}")
         leaves = list(leaves)
         for leaf in leaves:

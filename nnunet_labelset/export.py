@@ -85,9 +85,11 @@ def export(model: Path, output: Path, folds: list[str] | None = None, overwrite:
         if not np.array_equal(ours.argmax(0), theirs.argmax(0)) or not np.allclose(ours, theirs, atol=1e-5):
             raise LabelSetError(f"{model}: the exported model predicts something else; nothing was written")
         os.replace(archive, output)
-    name = (
-        f"-d {model.parent.name} -tr {model.name.split('__')[0]} -c {model.name.split('__')[-1]} -f {' '.join(folds)}"
-    )
+    known_as, _, configuration = model.name.split("__")
+    name = f"-d {model.parent.name} -tr {known_as} -c {configuration} -f {' '.join(folds)}"
+    previous = read_json(model / "plans.json")["configurations"].get(configuration, {}).get("previous_stage")
+    if previous:  # nnU-Net predicts a cascade stage by stage
+        name += f" -prev_stage_predictions PREDICTIONS_OF_{previous}\n(export {previous} as well: it predicts first)"
     print(
         f"{output}: folds {', '.join(folds)} as {trainer}; stock nnU-Net gives the same segmentation.\n"
         f"Elsewhere: nnUNetv2_install_pretrained_model_from_zip {output.name}\n"

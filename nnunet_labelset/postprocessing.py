@@ -31,7 +31,7 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
     dataset_json = read_json(folder / "dataset.json")
     ending = dataset_json["file_ending"]
     labels = list(range(1, contract.num_leaves))
-    before = best = label_set_summary(references, folder, contract, ending, processes)
+    before = best = label_set_summary(references, folder, contract, ending, processes, reader_writer)
     chosen: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix=".postprocessing_", dir=folder) as temporary:
         current = folder
@@ -48,7 +48,7 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
             name = "the foreground" if isinstance(step, list) else contract.leaf_names[step]
             for _ in map_parallel(_postprocess, jobs, processes, f"Largest component of {name}"):
                 pass
-            after = label_set_summary(references, candidate, contract, ending, processes)
+            after = label_set_summary(references, candidate, contract, ending, processes, reader_writer)
             helps = _improves(best, after, step)
             scores = [_dice(summary, step) for summary in (best, after)]
             verdict = "helps" if helps else "does not help"

@@ -13,7 +13,7 @@ from scipy.ndimage import find_objects
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.files import case_files, some
-from nnunet_labelset.images import geometry_difference, label_array, read_image
+from nnunet_labelset.images import geometry_difference, integer_array, label_array, read_image
 from nnunet_labelset.metrics import hard_confusion, label_set_counts, membership_matrix
 from nnunet_labelset.surface import hd95
 
@@ -82,9 +82,12 @@ def find_pairs(
     return pairs, missing, extra
 
 
-def score_pair(pair: Pair) -> dict[str, Any]:
-    """Read both images and score them; the layout is that of `cases` in metrics.json."""
-    reference, prediction, spacing = _read(pair)
+def score_pair(pair: Pair, reader: Any = None) -> dict[str, Any]:
+    """Read both images and score them; the layout is that of `cases` in metrics.json.
+
+    With a reader of nnU-Net, the files are read as nnU-Net reads them: any format, and only the shape must agree.
+    """
+    reference, prediction, spacing = _read(pair, reader)
     return {
         "case": pair.case,
         "protocol": pair.protocol,
@@ -143,24 +146,30 @@ def score_arrays(
     return scores
 
 
-def _read(pair: Pair) -> tuple[np.ndarray, np.ndarray, list[float]]:
-    reference_image, prediction_image = read_image(pair.reference_file), read_image(pair.prediction_file)
-    difference = geometry_difference(reference_image, prediction_image)
+def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]:
+    files = (pair.reference_file, pair.prediction_file)
+    if reader is None:
+        images = [read_image(file) for file in files]
+        difference = geometry_difference(*images)
+        if images[0].GetDimension() not in (2, 3):
+            raise LabelSetError(f"{files[0]}: expected 2 or 3 dimensions, got {images[0].GetDimension()}")
+        found = [label_array(image, file, allow_nan=False) for image, file in zip(images, files, strict=True)]
+        spacing = images[0].GetSpacing()[::-1]
+    else:
+        read = [reader.read_seg(file) for file in files]
+        found = [integer_array(array[0], file, False) for (array, _), file in zip(read, files, strict=True)]
+        spacing = read[0][1]["spacing"]
+        shapes = [array.shape for array in found]
+        difference = None if shapes[0] == shapes[1] else f"shape {shapes[0]} and {shapes[1]}"
     if difference:
-        raise LabelSetError(f"{pair.reference_file} and {pair.prediction_file} differ in {difference}")
-    if reference_image.GetDimension() not in (2, 3):
-        raise LabelSetError(f"{pair.reference_file}: expected 2 or 3 dimensions, got {reference_image.GetDimension()}")
+        raise LabelSetError(f"{files[0]} and {files[1]} differ in {difference}")
     arrays = []
-    for image, path, num_values in (
-        (reference_image, pair.reference_file, len(pair.sets)),
-        (prediction_image, pair.prediction_file, len(pair.leaf_names)),
-    ):
-        array = label_array(image, path, allow_nan=False)
+    for array, path, num_values in zip(found, files, (len(pair.sets), len(pair.leaf_names)), strict=True):
         if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
             unknown = np.unique(array[(array < 0) | (array >= num_values)])
             raise LabelSetError(f"{path}: values {some(unknown)} are not labels: expected 0..{num_values - 1}")
         arrays.append(array.astype(np.uint8 if num_values <= 256 else np.int32, copy=False))
-    return arrays[0], arrays[1], [float(size) for size in reversed(reference_image.GetSpacing())]
+    return arrays[0], arrays[1], [float(size) for size in spacing]
 
 
 def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] | None]:

@@ -125,10 +125,13 @@ class Selection:
 
     def _candidate(self, name: str, models: tuple[Mapping[str, str], ...], folder: Path) -> Candidate:
         from nnunetv2.evaluation.evaluate_predictions import save_summary_json
+        from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
         dataset_json = read_json(folder / "dataset.json")
         contract = Contract.from_dataset_json(dataset_json)
-        summary = label_set_summary(self.references, folder, contract, dataset_json["file_ending"], self.processes)
+        reader = PlansManager(str(folder / "plans.json")).image_reader_writer_class()
+        ending = dataset_json["file_ending"]
+        summary = label_set_summary(self.references, folder, contract, ending, self.processes, reader)
         save_summary_json(summary, str(folder / "summary.json"))
         theirs = read_json(folder / NNUNET_SUMMARY)["foreground_mean"]["Dice"]
         return Candidate(name, models, folder, summary["foreground_mean"]["Dice"], theirs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,17 @@ def label_set_summary(
     contract: Contract,
     file_ending: str,
     num_processes: int,
+    reader: Any = None,
     chill: bool = True,
 ) -> dict[str, Any]:
     """What nnU-Net's `compute_metrics_on_folder` returns, for `save_summary_json`, but label-set-aware.
 
     A leaf that is not annotated in a case has NaN there, unless the reference holds voxels of exactly this leaf. Means
     leave NaN out, and the foreground mean leaves out leaves without any score. `annotated_cases` is the number of cases
-    in which each leaf was annotated.
+    in which each leaf was annotated. `reader` is nnU-Net's for this data set.
     """
     pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, chill=chill, unions=False, surfaces=False)
-    scores = map_parallel(score_pair, pairs, num_processes, "Evaluating")
+    scores = map_parallel(partial(score_pair, reader=reader), pairs, num_processes, "Evaluating")
     cases = sorted((case for _, case in scores), key=lambda case: case["case"])
     return nnunet_summary(cases, contract.leaf_names)
 

@@ -7,8 +7,11 @@ is known.
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
@@ -22,6 +25,7 @@ from torch import nn
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.files import some
 from nnunet_labelset.label_sets import LabelSets
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.metrics import Counts, dice, label_set_counts
@@ -65,12 +69,30 @@ class LabelSetMixin(Trainer):
     def initialize(self) -> None:
         """Check the cases of the fold before anything costs time, then go on as nnU-Net."""
         training, validation = self.do_split()
-        try:
-            self.contract.require_cases([*training, *validation])
-        except LabelSetError as error:
-            _stop(error)
+        self._require_cases([*training, *validation])
         self._log_coverage(training, validation)
         super().initialize()
+        self._check_values(training)
+        _clean_up_when_terminated()
+
+    def _require_cases(self, cases: list[str]) -> None:
+        try:
+            self.contract.require_cases(cases)
+        except LabelSetError as error:
+            _stop(error)
+
+    def _check_values(self, cases: list[str]) -> None:
+        """An undeclared value would stop the first batch that has it: look at one case of every protocol before."""
+        first = {self.contract.protocol_of(case): case for case in reversed(cases)}
+        dataset = self.dataset_class(self.preprocessed_dataset_folder, list(first.values()))
+        known = len(self.contract.value_names)
+        for case in first.values():
+            highest = int(np.max(dataset.load_case(case)[1][:]))
+            if highest >= known:
+                _stop(
+                    f"case '{case}' has the value {highest}, but 'labels' in dataset.json declares 0..{known - 1}: "
+                    "declare it ('ignore' takes the highest value), or correct the label maps and preprocess again"
+                )
 
     def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
         """Go on only with the contract that the checkpoint was trained with."""
@@ -83,11 +105,11 @@ class LabelSetMixin(Trainer):
         if changes and (self._resuming or before.leaf_names != self.contract.leaf_names):
             _stop(
                 "the contract in dataset.json has changed since this training began: "
-                + "; ".join(changes)
+                + some(changes)
                 + ". Restore it, or start a new training without --c"
             )
         if changes:
-            self.print_to_log_file("WARNING: validating with a changed contract:", "; ".join(changes))
+            self.print_to_log_file("WARNING: validating with a changed contract:", some(changes))
         super().load_checkpoint(filename_or_checkpoint)
 
     def _log_coverage(self, training: list[str], validation: list[str]) -> None:
@@ -142,9 +164,13 @@ class LabelSetMixin(Trainer):
             target = [scale.to(self.device, non_blocking=True) for scale in target]
         else:
             target = target.to(self.device, non_blocking=True)
-        encoded = self.label_sets.encode(target, batch["keys"])
+        try:
+            encoded = self.label_sets.encode(target, batch["keys"])
+        except LabelSetError as error:
+            _stop(f"{error}: 'nnunet_labelset verify' finds such label maps")
         # as small as nnU-Net's own target: it stays in memory for the whole step
-        small = [scale.short() for scale in encoded] if isinstance(encoded, list) else encoded.short()
+        dtype = torch.int16 if len(self.label_sets.membership) <= 2**15 else torch.int32
+        small = [scale.to(dtype) for scale in encoded] if isinstance(encoded, list) else encoded.to(dtype)
         return {**batch, "target": small}
 
     def train_step(self, batch: dict) -> dict:
@@ -201,12 +227,14 @@ class LabelSetMixin(Trainer):
         if self.local_rank != 0:
             return
         folder = join(self.output_folder, "validation")
+        Path(folder, "summary.json").unlink()  # nnU-Net's must not be taken for ours, should ours fail
         summary = label_set_summary(
             join(self.preprocessed_dataset_folder_base, "gt_segmentations"),
             folder,
             self.contract,
             self.dataset_json["file_ending"],
             default_num_processes,
+            self.plans_manager.image_reader_writer_class(),
         )
         save_summary_json(summary, join(folder, "summary.json"))
         for label, mean in summary["mean"].items():
@@ -242,7 +270,8 @@ class FullySupervisedMixin(LabelSetMixin):
 
     def do_split(self) -> tuple[list[str], list[str]]:
         training, validation = super().do_split()
-        complete = [case for case in training if case in self.contract.cases and self.contract.is_fully_annotated(case)]
+        self._require_cases([*training, *validation])
+        complete = [case for case in training if self.contract.is_fully_annotated(case)]
         self.print_to_log_file(f"Fully supervised: {len(complete)} of {len(training)} training cases are complete")
         if not complete:
             _stop(
@@ -252,6 +281,14 @@ class FullySupervisedMixin(LabelSetMixin):
         return complete, validation
 
 
+def _clean_up_when_terminated() -> None:
+    """`kill`, `scancel` and `timeout` end the program as an exception would: workers and their folders go with it."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def _stop(reason: object) -> NoReturn:
     """End the program in one line: a traceback through nnU-Net would hide what is wrong."""
+    if dist.is_initialized() and dist.get_rank() > 0:
+        sys.exit(1)  # once is enough
     sys.exit(f"nnunet_labelset: error: {reason}")

@@ -114,6 +114,7 @@ BAD = {
     "dataset.json has no 'label_sets' block": {"labels": LABELS},
     "'label_sets' in dataset.json to be an object, but got list": dataset_json(label_sets=[]),
     "label_sets.version to be 1, but got 2": block(version=2),
+    "label_sets.version to be 1, but got True": block(version=True),
     "label_sets.version to be 1, but got None": dataset_json(label_sets={"protocols": {}, "cases": {}}),
     "label_sets.protocols in dataset.json to be an object, but got None": dataset_json(
         label_sets={"version": 1, "cases": {}}
@@ -131,6 +132,7 @@ BAD = {
     r"unknown leaf \['cortex'\]": block(protocols={"p": NESTED}),
     "protocol 'p', value 'ignore': empty label-set": block(protocols={"p": {"ignore": []}}),
     "expected a list of leaves, but got 'cortex'": block(protocols={"p": {"ignore": "cortex"}}),
+    "expected a list of leaves, but got {'cortex'": block(protocols={"p": {"ignore": {"cortex": False}}}),
     "expected a list of leaves, but got 3": block(protocols={"p": {"ignore": 3}}),
     "protocol 'p' to be an object of value -> leaves, but got None": block(protocols={"p": None}),
     "'labels' in dataset.json does not declare 'ignore'": dataset_json(labels={"background": 0, "white_matter": 1}),

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from evaluation_helpers import dataset, row, write_labels
+from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.metrics import Counts, dice, hard_confusion, label_set_counts, membership_matrix
@@ -107,6 +108,20 @@ def test_missing_predictions(folders):
     assert len(label_set_summary(*folders, contract, ".nii.gz", 1)["metric_per_case"]) == 2
     with pytest.raises(LabelSetError, match="1 missing: b"):
         label_set_summary(*folders, contract, ".nii.gz", 1, chill=False)
+
+
+def test_read_as_nnunet_reads(folders):
+    """Its validation goes on where origins differ, which only its check of the data set mentions."""
+    contract = Contract.from_dataset_json(dataset(CASES))
+    before = label_set_summary(*folders, contract, ".nii.gz", 1)
+    for case in CASES:
+        write_labels(folders[0] / f"{case}.nii.gz", REFERENCES[case], origin=(0.3, 0, 0))
+    with pytest.raises(LabelSetError, match="differ in origin"):
+        label_set_summary(*folders, contract, ".nii.gz", 1)
+    assert str(label_set_summary(*folders, contract, ".nii.gz", 2, SimpleITKIO())) == str(before)
+    write_labels(folders[0] / "a.nii.gz", row(0, 1))
+    with pytest.raises(LabelSetError, match=r"differ in shape \(1, 1, 2\) and \(1, 1, 6\)"):
+        label_set_summary(*folders, contract, ".nii.gz", 1, SimpleITKIO())
 
 
 def test_union_counts():

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -178,9 +179,11 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps")
-def test_an_interrupted_training_leaves_no_process(prepared: tiny.NNUNet, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_training_leaves_nothing_behind(prepared: tiny.NNUNet, tmp_path: Path, number: int) -> None:
+    temporary = Path(tempfile.mkdtemp())  # short: sockets in it have paths of at most 107 characters
     command = [str(Path(sys.executable).parent / "nnUNetv2_train"), "901", "3d_fullres", "2"]
-    environment = {**prepared.environment, "nnUNet_n_proc_DA": "2"}
+    environment = {**prepared.environment, "nnUNet_n_proc_DA": "2", "TMPDIR": str(temporary)}
     with (tmp_path / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [*command, "-tr", "nnUNetTrainerLeafDice", "-device", "cpu"],
@@ -196,9 +199,11 @@ def test_an_interrupted_training_leaves_no_process(prepared: tiny.NNUNet, tmp_pa
         time.sleep(0.2)
     workers = children(process.pid)
     assert workers
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.wait(120)
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not [pid for pid in workers if os.path.exists(f"/proc/{pid}")]
+    assert not list(temporary.glob("pymp-*"))
+    shutil.rmtree(temporary)

@@ -241,6 +241,9 @@ def test_fully_supervised_trains_on_complete_cases_only(in_process: tiny.NNUNet,
     dataset["label_sets"]["cases"] = dict.fromkeys(tiny.CASES, "no_core")
     with pytest.raises(SystemExit, match="no fully annotated training case"):
         make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset).do_split()
+    del dataset["label_sets"]["cases"]["full_0"]  # not listed is not the same as partially annotated
+    with pytest.raises(SystemExit, match="without a protocol: 'full_0'"):
+        make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset, fold="all").do_split()
 
 
 def remove_block(dataset: dict) -> None:
@@ -259,6 +262,12 @@ def undeclare(dataset: dict) -> None:
     del dataset["labels"]["ignore"]
 
 
+def forget_ignore(dataset: dict) -> None:
+    """Nothing in dataset.json mentions `ignore`, but the label maps have it."""
+    del dataset["labels"]["ignore"]
+    dataset["label_sets"] |= {"protocols": {"full": {}}, "cases": dict.fromkeys(tiny.CASES, "full")}
+
+
 def unlist(dataset: dict) -> None:
     del dataset["label_sets"]["cases"]["full_0"]
 
@@ -271,6 +280,7 @@ def unlist(dataset: dict) -> None:
         (misspell, "unknown leaf 'cor'; did you mean 'core'"),
         (undeclare, "does not declare 'ignore'"),
         (unlist, r"without a protocol: 'full_0'"),
+        (forget_ignore, r"has the value 4, but 'labels' in dataset.json declares 0\.\.3: declare it"),
     ],
 )
 def test_mistakes_stop_at_once(in_process: tiny.NNUNet, tmp_path: Path, spoil: Any, message: str) -> None:
@@ -278,7 +288,7 @@ def test_mistakes_stop_at_once(in_process: tiny.NNUNet, tmp_path: Path, spoil: A
     spoil(dataset)
     with pytest.raises(SystemExit, match=message):
         make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").initialize()
-    if spoil is not unlist:
+    if spoil not in (unlist, forget_ignore):
         assert not (tmp_path / "results").exists()
 
 
@@ -301,5 +311,5 @@ def test_resuming_with_another_contract_shows_the_difference(in_process: tiny.NN
     make(in_process, TRAINERS["nnUNetTrainerLeafDice"]).load_checkpoint(str(checkpoint))
     second = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], all_full(in_process))
     second._resuming = True
-    with pytest.raises(SystemExit, match="case 'merged_0': merged became full; case 'part_0'"):
+    with pytest.raises(SystemExit, match="case 'merged_0': merged became full, case 'part_0'"):
         second.load_checkpoint(str(checkpoint))
