@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--partial", required=True, metavar="PATTERN", help="cases whose leaves are withheld")
     parser.add_argument("--test", required=True, nargs="+", metavar="CASE", help="test cases, or ends of their names")
     parser.add_argument("--spacing", type=float, default=2.4, metavar="MM", help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=600, help="default: %(default)s")
+    parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
     parser.add_argument("--patch", type=int, nargs=3, default=[24, 32, 24])
     parser.add_argument("--features", type=int, nargs="+", default=[12, 24, 48, 64])
     parser.add_argument("--device", default="cpu")

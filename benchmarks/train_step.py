@@ -28,7 +28,10 @@ from nnunet_labelset.demo import DATASET, Demo, Size
 from nnunet_labelset.phantom_data import write_demo_data
 
 PLAIN = "nnUNetTrainer"
-OURS = ("LeafDice", "LeafDiceCE", "LeafDiceFocal", "MarginalDice", "MarginalDiceCE", "MarginalCE", "SoftTargetDice")
+OURS = (
+    *("LeafDice", "LeafDiceCE", "LeafDiceFocal", "MarginalDice", "MarginalDiceCE", "MarginalDiceFocal"),
+    *("MarginalCE", "MarginalFocal", "SoftTargetDice", "FullySupervisedDice"),
+)
 
 
 def make_trainer(name: str, preprocessed: Path, device: str) -> Any:
@@ -56,7 +59,7 @@ def main() -> None:
         demo = Demo(Path(scratch), size, full=False, device=args.device, seed=0)
         write_demo_data(demo.folder / "data")
         demo.prepare()
-        os.environ.update(demo.environment, nnUNet_n_proc_DA="0")
+        os.environ.update(demo.commands.environment, nnUNet_n_proc_DA="0")
         preprocessed = demo.folder / "nnUNet_preprocessed" / DATASET[1]
         names = [PLAIN, *(f"nnUNetTrainer{name}" for name in args.trainers)]
         trainers = {name: make_trainer(name, preprocessed, args.device) for name in names}
