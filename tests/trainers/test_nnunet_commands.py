@@ -183,7 +183,7 @@ def children(pid: int) -> list[int]:
 def test_a_stopped_training_leaves_nothing_behind(prepared: tiny.NNUNet, tmp_path: Path, number: int) -> None:
     temporary = Path(tempfile.mkdtemp())  # short: sockets in it have paths of at most 107 characters
     command = [str(Path(sys.executable).parent / "nnUNetv2_train"), "901", "3d_fullres", "2"]
-    environment = {**prepared.environment, "nnUNet_n_proc_DA": "2", "TMPDIR": str(temporary)}
+    environment = {**prepared.environment, "nnUNet_n_proc_DA": "2", "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
     with (tmp_path / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [*command, "-tr", "nnUNetTrainerLeafDice", "-device", "cpu"],
