@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from nnunet_labelset import __version__
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.parallel import exit_when_terminated
 
 # verb -> (module with `configure(parser)` and `run(args)`, help). Only the module of the chosen verb is imported.
 VERBS = {
@@ -54,4 +55,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Entry point of the installed command."""
+    exit_when_terminated()
     sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -55,6 +56,12 @@ def map_parallel(
         raise LabelSetError(f"{description}: a worker process died, perhaps out of memory: try a smaller -np") from None
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def exit_when_terminated() -> None:
+    """`kill`, `scancel` and `timeout` then end the program as an exception would: what it started ends with it."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 @contextmanager

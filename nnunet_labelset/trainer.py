@@ -7,9 +7,7 @@ is known.
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -29,6 +27,7 @@ from nnunet_labelset.files import some
 from nnunet_labelset.label_sets import LabelSets
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.metrics import Counts, dice, label_set_counts
+from nnunet_labelset.parallel import exit_when_terminated
 from nnunet_labelset.patches import SampledDataset
 from nnunet_labelset.summary import label_set_summary
 
@@ -73,7 +72,7 @@ class LabelSetMixin(Trainer):
         self._log_coverage(training, validation)
         super().initialize()
         self._check_values(training)
-        _clean_up_when_terminated()
+        exit_when_terminated()
 
     def _require_cases(self, cases: list[str]) -> None:
         try:
@@ -279,12 +278,6 @@ class FullySupervisedMixin(LabelSetMixin):
                 "(nnUNetTrainerLeafDice), or other splits ('nnunet_labelset splits')"
             )
         return complete, validation
-
-
-def _clean_up_when_terminated() -> None:
-    """`kill`, `scancel` and `timeout` end the program as an exception would: workers and their folders go with it."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _stop(reason: object) -> NoReturn:

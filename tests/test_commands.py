@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +54,25 @@ def test_a_failure_stops_the_others_and_is_repeated(tmp_path: Path, capsys: pyte
     with pytest.raises(LabelSetError):
         Commands(tmp_path, together=3).run([commands[0], commands[2]])
     assert capsys.readouterr().out.count("done before") == 1
+
+
+def test_terminated_demo_takes_its_commands_with_it(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    program = f"""
+from pathlib import Path
+from nnunet_labelset.commands import Commands
+from nnunet_labelset.parallel import exit_when_terminated
+exit_when_terminated()
+Commands(Path({str(tmp_path)!r}), together=1).run([["python", "-c", {LINGER!r}, {str(pid)!r}]])
+"""
+    process = subprocess.Popen([sys.executable, "-c", program])
+    while not pid.is_file() or not pid.read_text():
+        assert process.poll() is None
+        time.sleep(0.1)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_environment_is_shown_and_passed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
