@@ -84,9 +84,10 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
             )
             made.problems += [(case, text) for case in undeclared]
     names = {source.name for source in sources}
+    known = names.union(other_sources)
     for key, row in rows.items():
-        if row.source is not None and row.source not in names | set(other_sources):
-            hint = did_you_mean(row.source, [*names, *other_sources])
+        if row.source is not None and row.source not in known:
+            hint = did_you_mean(row.source, sorted(known))
             made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
         elif key not in used and (row.source is None or row.source in names):
             hint = did_you_mean(row.case, [job.case for job in made.jobs])
@@ -95,7 +96,7 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
             )
     if options.withhold:
         for pattern in options.withhold_in:
-            if not any(fnmatchcase(name, pattern) for job in made.jobs for name in (job.case, job.source)):
+            if not any(_matches(pattern, job.case, job.source) for job in made.jobs):
                 raise LabelSetError(f"--withhold-in {pattern}: no such source or case{did_you_mean(pattern, names)}")
     return made
 
@@ -139,7 +140,7 @@ def _job(case: str, source: Source, found: dict, row: Row | None, where: str, op
     else:
         inferred = source.varies
     labels, values = _labels(case, source, found, annotated, inferred, part, where)
-    chosen = any(fnmatchcase(name, pattern) for pattern in options.withhold_in for name in (case, source.name))
+    chosen = any(_matches(pattern, case, source.name) for pattern in options.withhold_in)
     scheme = Scheme(
         num_leaves=len(options.leaves),
         values=values,
@@ -165,6 +166,11 @@ def _job(case: str, source: Source, found: dict, row: Row | None, where: str, op
         options.mask_images,
         options.link,
     )
+
+
+def _matches(pattern: str, case: str, source: str) -> bool:
+    """Whether a pattern of --withhold-in means the case, by its name or that of its source."""
+    return fnmatchcase(case, pattern) or fnmatchcase(source, pattern)
 
 
 def _labels(

@@ -72,7 +72,7 @@ def _nifti_voxels(content: bytes) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def geometry_difference(a: sitk.Image, b: sitk.Image) -> str | None:
+def geometry_difference(a: sitk.Image | sitk.ImageFileReader, b: sitk.Image | sitk.ImageFileReader) -> str | None:
     """What differs in size, spacing, origin or direction beyond rounding, or None."""
     if a.GetSize() != b.GetSize():
         return f"size {a.GetSize()} and {b.GetSize()}"
@@ -86,16 +86,16 @@ def geometry_difference(a: sitk.Image, b: sitk.Image) -> str | None:
     return None
 
 
-def label_array(image: sitk.Image, path: str | Path, allow_nan: bool = True) -> np.ndarray:
+def label_array(image: sitk.Image, path: str | Path) -> np.ndarray:
     """The values of a label map as int64-safe integers (z, y, x), rounded; real fractions are an error.
 
-    NaN counts as background if it is allowed, and header scaling may leave values such as 1.00000006.
+    NaN counts as background, and header scaling may leave values such as 1.00000006.
     """
-    return integer_array(sitk.GetArrayFromImage(image), path, allow_nan)
+    return integer_array(sitk.GetArrayFromImage(image), path)
 
 
 def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True, tolerance: float = 1e-3) -> np.ndarray:
-    """What `label_array` does, for an array that was read from `path`."""
+    """What `label_array` does, for an array that was read from `path`; NaN may be made an error."""
     if np.issubdtype(array.dtype, np.integer):
         return array
     bad = int(np.count_nonzero(np.isinf(array) if allow_nan else ~np.isfinite(array)))

@@ -13,7 +13,7 @@ from scipy.ndimage import find_objects
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.files import case_files, some
-from nnunet_labelset.images import geometry_difference, integer_array, label_array, read_image
+from nnunet_labelset.images import geometry_difference, integer_array, read_voxels
 from nnunet_labelset.metrics import hard_confusion, label_set_counts, membership_matrix
 from nnunet_labelset.surface import hd95
 
@@ -149,22 +149,22 @@ def score_arrays(
 def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]:
     files = (pair.reference_file, pair.prediction_file)
     if reader is None:
-        images = [read_image(file) for file in files]
-        difference = geometry_difference(*images)
-        if images[0].GetDimension() not in (2, 3):
-            raise LabelSetError(f"{files[0]}: expected 2 or 3 dimensions, got {images[0].GetDimension()}")
-        found = [label_array(image, file, allow_nan=False) for image, file in zip(images, files, strict=True)]
-        spacing = images[0].GetSpacing()[::-1]
+        (reference, header), (prediction, other) = (read_voxels(file) for file in files)
+        difference = geometry_difference(header, other)
+        spacing = header.GetSpacing()[::-1]
     else:
-        read = [reader.read_seg(file) for file in files]
-        found = [integer_array(array[0], file, False) for (array, _), file in zip(read, files, strict=True)]
-        spacing = read[0][1]["spacing"]
-        shapes = [array.shape for array in found]
-        difference = None if shapes[0] == shapes[1] else f"shape {shapes[0]} and {shapes[1]}"
+        ((reference,), properties), ((prediction,), _) = (reader.read_seg(file) for file in files)
+        same = reference.shape == prediction.shape
+        difference = None if same else f"shape {reference.shape} and {prediction.shape}"
+        spacing = properties["spacing"]
     if difference:
         raise LabelSetError(f"{files[0]} and {files[1]} differ in {difference}")
+    if reference.ndim not in (2, 3):
+        raise LabelSetError(f"{files[0]}: expected 2 or 3 dimensions, got {reference.ndim}")
     arrays = []
-    for array, path, num_values in zip(found, files, (len(pair.sets), len(pair.leaf_names)), strict=True):
+    expected = (len(pair.sets), len(pair.leaf_names))
+    for voxels, path, num_values in zip((reference, prediction), files, expected, strict=True):
+        array = integer_array(voxels, path, allow_nan=False)
         if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
             unknown = np.unique(array[(array < 0) | (array >= num_values)])
             raise LabelSetError(f"{path}: values {some(unknown)} are not labels: expected 0..{num_values - 1}")

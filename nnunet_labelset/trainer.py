@@ -68,17 +68,19 @@ class LabelSetMixin(Trainer):
     def initialize(self) -> None:
         """Check the cases of the fold before anything costs time, then go on as nnU-Net."""
         training, validation = self.do_split()
-        self._require_cases([*training, *validation])
         self._log_coverage(training, validation)
         super().initialize()
         self._check_values(training)
         exit_when_terminated()
 
-    def _require_cases(self, cases: list[str]) -> None:
+    def do_split(self) -> tuple[list[str], list[str]]:
+        """nnU-Net's split; every case of it must have a protocol."""
+        training, validation = super().do_split()
         try:
-            self.contract.require_cases(cases)
+            self.contract.require_cases([*training, *validation])
         except LabelSetError as error:
             _stop(error)
+        return training, validation
 
     def _check_values(self, cases: list[str]) -> None:
         """An undeclared value would stop the first batch that has it: look at one case of every protocol before."""
@@ -269,7 +271,6 @@ class FullySupervisedMixin(LabelSetMixin):
 
     def do_split(self) -> tuple[list[str], list[str]]:
         training, validation = super().do_split()
-        self._require_cases([*training, *validation])
         complete = [case for case in training if self.contract.is_fully_annotated(case)]
         self.print_to_log_file(f"Fully supervised: {len(complete)} of {len(training)} training cases are complete")
         if not complete:
