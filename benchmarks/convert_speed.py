@@ -30,7 +30,7 @@ import SimpleITK as sitk  # noqa: N813
 from scipy.ndimage import gaussian_filter
 
 from nnunet_labelset.cli import main as command
-from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.io.parallel import map_parallel
 
 VARIANTS = {
     "convert": [],

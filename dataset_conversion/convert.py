@@ -12,8 +12,8 @@ from nnunet_labelset.dataset_conversion.plan import Options, plan
 from nnunet_labelset.dataset_conversion.summary import summary
 from nnunet_labelset.dataset_conversion.writer import Target, dataset_folder, write_dataset
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.files import nnunet_folder
-from nnunet_labelset.parallel import default_processes
+from nnunet_labelset.io.files import nnunet_folder
+from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.raw_dataset import TEST, TRAINING
 
 EPILOG = """\

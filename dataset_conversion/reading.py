@@ -12,8 +12,8 @@ from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.values import count_values
 from nnunet_labelset.dataset_conversion.volumes import Volume, count_not_finite, read_volume
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import some
-from nnunet_labelset.images import geometry_difference, integer_array
+from nnunet_labelset.io.files import some
+from nnunet_labelset.io.volume import geometry_difference, integer_array
 
 
 class CaseReader:

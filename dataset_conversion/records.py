@@ -10,7 +10,7 @@ from typing import Any
 
 from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.files import read_json, write_json
+from nnunet_labelset.io.files import read_json, write_json
 
 RECORDS = ".records"
 

@@ -9,7 +9,7 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.images import read_voxels
+from nnunet_labelset.io.volume import read_voxels
 
 
 @dataclass(frozen=True)

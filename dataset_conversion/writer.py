@@ -17,8 +17,8 @@ from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.records import RECORDS, convert_and_record, recall
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import check_name, some, write_json
-from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.io.files import check_name, some, write_json
+from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.raw_dataset import INCOMPLETE, TRAINING
 
 Protocol = tuple[LabelSet, ...]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from nnunet_labelset import __version__
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.parallel import exit_when_terminated
+from nnunet_labelset.io.parallel import exit_when_terminated
 
 # verb -> (module with `configure(parser)` and `run(args)`, help). Only the module of the chosen verb is imported.
 VERBS = {

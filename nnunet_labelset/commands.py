@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import write_text
+from nnunet_labelset.io.files import write_text
 
 # nnU-Net prints much; these lines show that it goes on.
 TELLING = re.compile(

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nnunet_labelset.commands import Commands
-from nnunet_labelset.files import read_json, write_json
-from nnunet_labelset.parallel import default_processes
+from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.phantom_data import write_demo_data
 from nnunet_labelset.trainer_path import trainers_folder
 

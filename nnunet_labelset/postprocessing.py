@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.files import case_files, read_json, write_json
-from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.io.files import case_files, read_json, write_json
+from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.summary import label_set_summary
 
 

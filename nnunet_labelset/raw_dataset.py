@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import case_files
+from nnunet_labelset.io.files import case_files
 
 TRAINING, TEST = "training", "test"
 INCOMPLETE = ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it

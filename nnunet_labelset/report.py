@@ -13,7 +13,7 @@ from nnunet_labelset.annotated_list import contract_with_list
 from nnunet_labelset.compare import comparison, load_results
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.files import read_json, some, write_text
+from nnunet_labelset.io.files import read_json, some, write_text
 from nnunet_labelset.report_cases import cases_section
 from nnunet_labelset.report_comparison import comparison_section
 from nnunet_labelset.report_curves import Curves, read_curves

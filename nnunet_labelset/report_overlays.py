@@ -13,7 +13,7 @@ from matplotlib.image import imsave
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.images import geometry_difference, label_array, read_image
+from nnunet_labelset.io.volume import geometry_difference, label_array, read_image
 from nnunet_labelset.metrics import membership_matrix
 
 # Paul Tol's muted scheme: distinct without red-green vision. More leaves repeat it, lighter.

@@ -12,8 +12,8 @@ from scipy.ndimage import find_objects
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import case_files, some
-from nnunet_labelset.images import geometry_difference, integer_array, read_voxels
+from nnunet_labelset.io.files import case_files, some
+from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels
 from nnunet_labelset.metrics import hard_confusion, label_set_counts, membership_matrix
 from nnunet_labelset.surface import hd95
 

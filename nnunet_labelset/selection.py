@@ -17,8 +17,8 @@ from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import find_dataset, nnunet_folder, read_json, some, write_json
-from nnunet_labelset.parallel import default_processes
+from nnunet_labelset.io.files import find_dataset, nnunet_folder, read_json, some, write_json
+from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.summary import label_set_summary
 
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")

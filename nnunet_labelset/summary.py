@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.scoring import find_pairs, score_pair
 
 # nnU-Net's name of a metric -> ours

@@ -8,7 +8,7 @@ from typing import Any
 
 from nnunet_labelset.case_facts import CaseFacts
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract
-from nnunet_labelset.files import some
+from nnunet_labelset.io.files import some
 from nnunet_labelset.findings import Findings
 from nnunet_labelset.raw_dataset import TRAINING, RawCase
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
-from nnunet_labelset.files import write_json
+from nnunet_labelset.io.files import write_json
 
 LABELS = {"background": 0, "liver": 1, "tumour": 2, "spleen": 3, "ignore": 4}
 PROTOCOLS = {"full": {}, "no_spleen": {"ignore": ["tumour", "spleen"]}, "merged": {"liver": ["liver", "tumour"]}}

@@ -61,7 +61,7 @@ def test_terminated_demo_takes_its_commands_with_it(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
 from nnunet_labelset.commands import Commands
-from nnunet_labelset.parallel import exit_when_terminated
+from nnunet_labelset.io.parallel import exit_when_terminated
 exit_when_terminated()
 Commands(Path({str(tmp_path)!r}), together=1).run([["python", "-c", {LINGER!r}, {str(pid)!r}]])
 """

@@ -11,12 +11,12 @@ import time
 import pytest
 
 from nnunet_labelset import LabelSetError
-from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.io.parallel import map_parallel
 
 WORK = """
 import sys, time
 from pathlib import Path
-from nnunet_labelset.parallel import map_parallel
+from nnunet_labelset.io.parallel import map_parallel
 
 
 def work(number):

@@ -11,7 +11,7 @@ import SimpleITK as sitk  # noqa: N813
 from small_dataset import LABELS, label_map, write_dataset, write_volume
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.files import read_json, write_json
+from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.verify import verify
 
 

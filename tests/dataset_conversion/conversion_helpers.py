@@ -8,7 +8,7 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.files import read_json
+from nnunet_labelset.io.files import read_json
 
 SHAPE = (6, 7, 8)  # (z, y, x)
 LEAVES = (

@@ -22,7 +22,7 @@ from conversion_helpers import (
 )
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.files import read_json
+from nnunet_labelset.io.files import read_json
 
 FETA_TARGET = {1: "external_csf", 2: "cortical_gray_matter", 4: "ventricles", 5: "cerebellum", 6: "deep_gray_matter",
                7: "brainstem"}  # fmt: skip

@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.files import read_json
+from nnunet_labelset.io.files import read_json
 from nnunet_labelset.raw_dataset import INCOMPLETE
 
 LABELS = slabs(*range(1, 9))

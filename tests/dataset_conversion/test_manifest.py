@@ -25,7 +25,7 @@ from nnunet_labelset.dataset_conversion import merge as merge_module
 from nnunet_labelset.dataset_conversion.layout import find_cases, pattern_regex
 from nnunet_labelset.dataset_conversion.manifest import SOURCE_KEYS, load_manifest, presets
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.files import read_json
+from nnunet_labelset.io.files import read_json
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
 TOML = {re.match(r"# (\S+)", text)[1]: text for text in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)}

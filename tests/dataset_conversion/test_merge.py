@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.files import read_json, write_json
+from nnunet_labelset.io.files import read_json, write_json
 
 BACKGROUND = "background"
 

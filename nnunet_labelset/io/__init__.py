@@ -1,0 +1,1 @@
+"""Input and output: files written whole or not at all, volumes, tables, text, work side by side."""
