@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.annotated_list import contract_with_list
+from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, some, write_json, write_text

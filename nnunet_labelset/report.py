@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from nnunet_labelset import __version__
-from nnunet_labelset.annotated_list import contract_with_list
+from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.compare import comparison, load_results
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean

@@ -1,0 +1,5 @@
+"""The contract: what a value of a label file means in a given case."""
+
+from nnunet_labelset.contract.model import BLOCK, IGNORE, VERSION, Contract, LabelSet
+
+__all__ = ["BLOCK", "IGNORE", "VERSION", "Contract", "LabelSet"]
