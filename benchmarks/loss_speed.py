@@ -31,7 +31,7 @@ from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss
 from torch import Tensor
 
 from nnunet_labelset import losses
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 
 BASE = "nnU-Net Dice+CE, ignore label"
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -24,7 +24,7 @@ from torch import nn
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import some
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.metrics import Counts, dice, label_set_counts
 from nnunet_labelset.io.parallel import exit_when_terminated

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset import label_sets as module
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 
 DATASET = {
     "labels": {"background": 0, "organ": 1, "lesion": 2, "ignore": 3},

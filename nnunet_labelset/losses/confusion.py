@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nnunet_labelset.label_sets import require
+from nnunet_labelset.losses.label_sets import require
 
 NO_CROSS_ENTROPY = -1.0  # an operator has no optional outputs: a negative gamma says "no cross entropy"
 CPU_CHUNK = 2**19  # elements of a chunk: its working set stays near the cache

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.label_sets import LabelSets, as_integers, require
+from nnunet_labelset.losses.label_sets import LabelSets, as_integers, require
 
 SoftLoss = Callable[[Tensor, Tensor], Tensor]
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.label_sets import LabelSets, as_integers
+from nnunet_labelset.losses.label_sets import LabelSets, as_integers
 from nnunet_labelset.losses.confusion import SoftConfusion, soft_confusion
 from nnunet_labelset.losses.dice import (
     DiceTerms,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nnunet_labelset import losses
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 
 DICE = {
     "leaf": losses.LeafDiceLoss,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, Problem, make_problem, problems
 
 from nnunet_labelset import losses
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import check_axiom
 
 LABEL_SET_LOSSES = [loss for loss in ALL if loss not in BREAKS_THE_AXIOM]

@@ -13,7 +13,7 @@ from problems import DICE, SUMS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 
 BATCHES = (slice(0, 1), slice(1, 3))  # unequal on purpose
 SECONDS = 120

@@ -7,7 +7,7 @@ import torch
 from problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, SUMS, make_problem
 
 from nnunet_labelset import losses
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import soft_confusion
 
 

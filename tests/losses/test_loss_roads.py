@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems import ALL, OVERLAPPING, make_problem
 
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import confusion
 
 

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from nnunet_labelset import losses
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import confusion
 
 

@@ -14,7 +14,7 @@ from problems import DICE, OVERLAPPING, make_problem
 from torch.nn.functional import cross_entropy
 
 from nnunet_labelset import losses
-from nnunet_labelset.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets
 
 E = 1e-5  # epsilon in the denominator
 
