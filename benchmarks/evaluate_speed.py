@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 import scipy.ndimage
 
-from nnunet_labelset.scoring import Pair, score_arrays
+from nnunet_labelset.evaluation.scores import Pair, score_arrays
 
 SHAPE = (155, 189, 135)
 LEAVES = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nnunet_labelset import __version__
 from nnunet_labelset.contract.annotated_table import contract_with_list
-from nnunet_labelset.compare import comparison, load_results
+from nnunet_labelset.evaluation.compare import comparison, load_results
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json, some, write_text

@@ -26,7 +26,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import some
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import LabelSetLoss
-from nnunet_labelset.metrics import Counts, dice, label_set_counts
+from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.patches import SampledDataset
 from nnunet_labelset.summary import label_set_summary

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.compare import comparison
-from nnunet_labelset.comparison_tables import latex_tables, markdown_tables
-from nnunet_labelset.statistics import describe, holm, paired_test
+from nnunet_labelset.evaluation.compare import comparison
+from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
+from nnunet_labelset.evaluation.statistics import describe, holm, paired_test
 
 LEAVES = ["white_matter", "corpus_callosum"]
 

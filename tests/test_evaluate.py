@@ -13,7 +13,7 @@ from evaluation_helpers import LABELS, LEAVES, PROTOCOLS, row, write_dataset, wr
 from scipy.spatial.distance import dice as dissimilarity
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.surface import hd95
+from nnunet_labelset.evaluation.surface import hd95
 
 
 def setup(folder, references, predictions, protocols, **geometry):

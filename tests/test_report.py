@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.compare import comparison, load_results
+from nnunet_labelset.evaluation.compare import comparison, load_results
 from nnunet_labelset.report_cases import choose_cases, rank_cases
 from nnunet_labelset.report_curves import read_curves
 from nnunet_labelset.report_overlays import ERROR_COLOURS, CaseSlices, leaf_colour

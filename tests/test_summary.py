@@ -12,7 +12,7 @@ from evaluation_helpers import dataset, row, write_labels
 from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
 
 from nnunet_labelset import Contract, LabelSetError
-from nnunet_labelset.metrics import Counts, dice, hard_confusion, label_set_counts, membership_matrix
+from nnunet_labelset.evaluation.counts import Counts, dice, hard_confusion, label_set_counts, membership_matrix
 from nnunet_labelset.summary import label_set_summary
 
 CASES = {"a": "full", "b": "basic", "c": "feta"}

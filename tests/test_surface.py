@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
-from nnunet_labelset.surface import element_areas, hd95, neighbour_codes
+from nnunet_labelset.evaluation.surface import element_areas, hd95, neighbour_codes
 
 
 def box(shape, *corners):
@@ -152,7 +152,7 @@ def test_near_search_equals_distance_maps(monkeypatch, spacing):
     assert with_maps == pytest.approx(max(directed), abs=1e-3)
     assert with_maps > 0
     if spacing[0] < 2:
-        monkeypatch.setattr("nnunet_labelset.surface.edt", None)  # no map is needed
+        monkeypatch.setattr("nnunet_labelset.evaluation.surface.edt", None)  # no map is needed
         assert hd95(a, b, spacing) == with_maps
 
 

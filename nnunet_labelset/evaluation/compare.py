@@ -8,12 +8,12 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.comparison_tables import latex_tables, markdown_tables
+from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.evaluate import METRICS, csv_text
-from nnunet_labelset.evaluate import VERSION as EVALUATION_VERSION
+from nnunet_labelset.evaluation.evaluate import METRICS, csv_text
+from nnunet_labelset.evaluation.evaluate import VERSION as EVALUATION_VERSION
 from nnunet_labelset.io.files import read_json, some, write_json, write_text
-from nnunet_labelset.statistics import describe, holm, paired_test
+from nnunet_labelset.evaluation.statistics import describe, holm, paired_test
 
 VERSION = 1
 HIGHER_IS_BETTER = {"dice": True, "hd95": False}

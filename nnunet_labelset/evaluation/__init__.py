@@ -1,0 +1,1 @@
+"""Scores that know what was annotated, and what follows from them."""
