@@ -14,7 +14,7 @@ from nnunet_labelset.dataset_conversion.writer import Target, dataset_folder, wr
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import nnunet_folder
 from nnunet_labelset.io.parallel import default_processes
-from nnunet_labelset.raw_dataset import TEST, TRAINING
+from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 EPILOG = """\
 examples:

@@ -22,7 +22,7 @@ from nnunet_labelset.dataset_conversion.toml_values import (
 from nnunet_labelset.dataset_conversion.values import HIGHEST_SOURCE_VALUE
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name
-from nnunet_labelset.raw_dataset import TEST, TRAINING
+from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets") / "fetal_brain.toml"))
 LABELLED = "labelled"

@@ -19,7 +19,7 @@ from nnunet_labelset.dataset_conversion.summary import summary
 from nnunet_labelset.dataset_conversion.writer import Target, dataset_folder, write_dataset
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name, find_dataset, nnunet_folder, read_json
-from nnunet_labelset.raw_dataset import RawCase, file_ending, raw_cases
+from nnunet_labelset.nnunet.raw import RawCase, file_ending, raw_cases
 
 EPILOG = """\
 example: data set 3 calls the tumour 'cancer', and in data set 12 'liver' includes the tumour:

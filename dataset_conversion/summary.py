@@ -9,7 +9,7 @@ from pathlib import Path
 from nnunet_labelset.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.dataset_conversion.writer import Written
 from nnunet_labelset.io.files import some
-from nnunet_labelset.raw_dataset import TEST, TRAINING
+from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 BACKGROUND = "background"
 

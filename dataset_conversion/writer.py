@@ -19,7 +19,7 @@ from nnunet_labelset.dataset_conversion.records import RECORDS, convert_and_reco
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, some, write_json
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.raw_dataset import INCOMPLETE, TRAINING
+from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING
 
 Protocol = tuple[LabelSet, ...]
 

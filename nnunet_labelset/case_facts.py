@@ -11,7 +11,7 @@ import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.volume import geometry_difference, label_array, read_image
-from nnunet_labelset.raw_dataset import RawCase
+from nnunet_labelset.nnunet.raw import RawCase
 
 
 @dataclass

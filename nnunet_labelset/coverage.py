@@ -13,7 +13,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import find_dataset, read_json, write_text
-from nnunet_labelset.raw_dataset import TEST, TRAINING, raw_cases
+from nnunet_labelset.nnunet.raw import TEST, TRAINING, raw_cases
 from nnunet_labelset.io.tables import column_of_cases
 
 FORMATS = {"text": ".txt", "markdown": ".md", "csv": ".csv"}

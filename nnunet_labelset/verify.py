@@ -15,7 +15,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, find_dataset, read_json, some
 from nnunet_labelset.findings import Findings
 from nnunet_labelset.io.parallel import default_processes, map_parallel
-from nnunet_labelset.raw_dataset import INCOMPLETE, TEST, TRAINING, RawCase, file_ending, image_files, raw_cases
+from nnunet_labelset.nnunet.raw import INCOMPLETE, TEST, TRAINING, RawCase, file_ending, image_files, raw_cases
 from nnunet_labelset.verify_annotations import check_annotations
 
 

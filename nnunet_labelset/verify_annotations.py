@@ -10,7 +10,7 @@ from nnunet_labelset.case_facts import CaseFacts
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract
 from nnunet_labelset.io.files import some
 from nnunet_labelset.findings import Findings
-from nnunet_labelset.raw_dataset import TRAINING, RawCase
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase
 
 Facts = Mapping[RawCase, CaseFacts]
 

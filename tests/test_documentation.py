@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nnunet_labelset.cli import VERBS
-from nnunet_labelset.trainer_path import trainers_folder
+from nnunet_labelset.nnunet.discovery import trainers_folder
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

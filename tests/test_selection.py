@@ -11,7 +11,7 @@ import SimpleITK as sitk  # noqa: N813
 from evaluation_helpers import dataset, write_labels
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.selection import Candidate, choose, describe_choice
+from nnunet_labelset.nnunet.selection import Candidate, choose, describe_choice
 
 CASES = {"a0": "full", "f0": "feta", "a1": "full", "f1": "feta"}
 FOLDS = [["a0", "f0"], ["a1", "f1"]]

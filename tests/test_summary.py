@@ -13,7 +13,7 @@ from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.evaluation.counts import Counts, dice, hard_confusion, label_set_counts, membership_matrix
-from nnunet_labelset.summary import label_set_summary
+from nnunet_labelset.nnunet.summary import label_set_summary
 
 CASES = {"a": "full", "b": "basic", "c": "feta"}
 # a: everything is annotated, b: 4 may be ventricles or corpus callosum, c: 1 may be white matter or corpus callosum.
@@ -136,5 +136,5 @@ def test_union_counts():
 
 
 def test_workers_do_not_import_torch():
-    code = "import sys, nnunet_labelset.summary; sys.exit('torch' in sys.modules)"
+    code = "import sys, nnunet_labelset.nnunet.summary; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

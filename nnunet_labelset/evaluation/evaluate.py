@@ -18,7 +18,7 @@ from nnunet_labelset.io.files import read_json, some, write_json, write_text
 from nnunet_labelset.io.parallel import default_processes, map_parallel
 from nnunet_labelset.evaluation.scores import OUTCOMES, Pair, find_pairs, score_pair
 from nnunet_labelset.evaluation.statistics import describe
-from nnunet_labelset.summary import nnunet_summary
+from nnunet_labelset.nnunet.summary import nnunet_summary
 from nnunet_labelset.io.tables import column_of_cases
 
 VERSION = 1

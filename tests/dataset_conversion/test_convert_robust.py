@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.io.files import read_json
-from nnunet_labelset.raw_dataset import INCOMPLETE
+from nnunet_labelset.nnunet.raw import INCOMPLETE
 
 LABELS = slabs(*range(1, 9))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
-from nnunet_labelset.trainer_path import trainers_folder
+from nnunet_labelset.nnunet.discovery import trainers_folder
 
 NAME = "Dataset901_Tiny"
 LABELS = {"background": 0, "shell": 1, "core": 2, "dot": 3, "ignore": 4}

@@ -12,7 +12,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.summary import label_set_summary
+from nnunet_labelset.nnunet.summary import label_set_summary
 
 
 def choose_postprocessing(folder: Path, references: Path, contract: Contract, processes: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import find_dataset, nnunet_folder, read_json, some, write_json
 from nnunet_labelset.io.parallel import default_processes
-from nnunet_labelset.summary import label_set_summary
+from nnunet_labelset.nnunet.summary import label_set_summary
 
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
 NNUNET_SUMMARY = "summary_nnunet.json"  # what nnU-Net counts, beside our summary.json
@@ -209,7 +209,7 @@ def write_choice(
     """Postprocessing, inference_information.json and nnU-Net's inference_instructions.txt."""
     from nnunetv2.evaluation.find_best_configuration import print_inference_instructions
 
-    from nnunet_labelset.postprocessing import choose_postprocessing
+    from nnunet_labelset.nnunet.postprocessing import choose_postprocessing
 
     contract = Contract.from_dataset_json(read_json(best.folder / "dataset.json"))
     after = choose_postprocessing(best.folder, selection.references, contract, selection.processes)

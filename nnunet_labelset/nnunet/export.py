@@ -22,7 +22,7 @@ import numpy as np
 from nnunet_labelset.contract import BLOCK
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import find_dataset, read_json, some, write_json
-from nnunet_labelset.trainer_path import trainers_folder
+from nnunet_labelset.nnunet.discovery import trainers_folder
 
 CHECKPOINT = "checkpoint_final.pth"
 

@@ -1,0 +1,1 @@
+"""All that knows nnU-Net's insides and files."""
