@@ -3,7 +3,7 @@
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import MeanDiceLoss, SoftTargetDiceLoss
-from nnunet_labelset.trainer import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
 
 
 class nnUNetTrainerFullySupervisedDice(FullySupervisedMixin, nnUNetTrainer):

@@ -9,7 +9,7 @@ from nnunetv2.training.nnUNetTrainer.variants.training_length.nnUNetTrainer_Xepo
 )
 
 from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceFocalLoss, LeafDiceLoss
-from nnunet_labelset.trainer import LabelSetMixin
+from nnunet_labelset.training.mixin import LabelSetMixin
 
 
 class nnUNetTrainerLeafDice(LabelSetMixin, nnUNetTrainer):

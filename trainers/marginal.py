@@ -9,7 +9,7 @@ from nnunet_labelset.losses import (
     MarginalDiceLoss,
     MarginalFocalLoss,
 )
-from nnunet_labelset.trainer import LabelSetMixin
+from nnunet_labelset.training.mixin import LabelSetMixin
 
 
 class nnUNetTrainerMarginalDice(LabelSetMixin, nnUNetTrainer):

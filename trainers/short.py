@@ -1,10 +1,10 @@
-"""Short, seeded versions for demos and tests: see `nnunet_labelset.short`."""
+"""Short, seeded versions for demos and tests: see `nnunet_labelset.training.short`."""
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceLoss, MeanDiceLoss, SoftTargetDiceLoss
-from nnunet_labelset.short import ShortMixin
-from nnunet_labelset.trainer import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.short import ShortMixin
+from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
 
 
 class nnUNetTrainer_short(ShortMixin, nnUNetTrainer):

@@ -20,7 +20,7 @@ from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoM
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from nnunet_labelset.losses import LeafDiceLoss
-from nnunet_labelset.trainer import LabelSetMixin
+from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.trainers import baselines, leaf_dice, marginal, short
 
 TRAINERS = {

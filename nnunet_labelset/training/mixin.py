@@ -28,7 +28,7 @@ from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.io.parallel import exit_when_terminated
-from nnunet_labelset.patches import SampledDataset
+from nnunet_labelset.training.sampling import SampledDataset
 from nnunet_labelset.nnunet.summary import label_set_summary
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""What lives inside nnU-Net's training."""
