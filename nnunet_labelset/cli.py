@@ -15,9 +15,9 @@ from nnunet_labelset.io.parallel import exit_when_terminated
 VERBS = {
     "convert": ("nnunet_labelset.dataset_conversion.convert", "turn sources into an nnU-Net data set with label-sets"),
     "merge": ("nnunet_labelset.dataset_conversion.merge", "merge nnU-Net data sets into one label space"),
-    "verify": ("nnunet_labelset.verify", "check a data set against its contract"),
-    "coverage": ("nnunet_labelset.coverage", "show which leaves are annotated in how many cases"),
-    "splits": ("nnunet_labelset.splits", "write splits_final.json, stratified by protocol"),
+    "verify": ("nnunet_labelset.datasets.verify.check", "check a data set against its contract"),
+    "coverage": ("nnunet_labelset.datasets.coverage", "show which leaves are annotated in how many cases"),
+    "splits": ("nnunet_labelset.datasets.splits", "write splits_final.json, stratified by protocol"),
     "trainers": ("nnunet_labelset.nnunet.discovery", "print the folder to put into nnUNet_extTrainer"),
     "export": ("nnunet_labelset.nnunet.export", "zip a trained model so that stock nnU-Net predicts with it"),
     "evaluate": ("nnunet_labelset.evaluation.evaluate", "score predictions where the reference is annotated"),

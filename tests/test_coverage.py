@@ -11,8 +11,8 @@ from small_dataset import write_dataset
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
-from nnunet_labelset.coverage import coverage_table, describe_label_sets, format_table
-from nnunet_labelset.coverage_picture import draw_coverage
+from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
+from nnunet_labelset.datasets.coverage_picture import draw_coverage
 
 LEAVES = [
     "background",

@@ -12,7 +12,7 @@ from small_dataset import write_dataset
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
-from nnunet_labelset.folds import always_trained, k_folds, random_splits, subjects_of
+from nnunet_labelset.datasets.folds import always_trained, k_folds, random_splits, subjects_of
 
 
 def make_contract(protocols, cases):

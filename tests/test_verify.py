@@ -12,7 +12,7 @@ from small_dataset import LABELS, label_map, write_dataset, write_volume
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.io.files import read_json, write_json
-from nnunet_labelset.verify import verify
+from nnunet_labelset.datasets.verify.check import verify
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, find_dataset, nnunet_folder, read_json, some, write_json
-from nnunet_labelset.folds import SEED, Split, always_trained, k_folds, random_splits, subjects_of
+from nnunet_labelset.datasets.folds import SEED, Split, always_trained, k_folds, random_splits, subjects_of
 from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
 from nnunet_labelset.io.tables import column_of_cases
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.case_facts import CaseFacts, read_case
+from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_case
 from nnunet_labelset.contract import BLOCK, VERSION, Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, find_dataset, read_json, some
-from nnunet_labelset.findings import Findings
+from nnunet_labelset.datasets.verify.findings import Findings
 from nnunet_labelset.io.parallel import default_processes, map_parallel
 from nnunet_labelset.nnunet.raw import INCOMPLETE, TEST, TRAINING, RawCase, file_ending, image_files, raw_cases
-from nnunet_labelset.verify_annotations import check_annotations
+from nnunet_labelset.datasets.verify.annotations import check_annotations
 
 
 def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:

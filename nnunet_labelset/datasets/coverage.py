@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> None:
     rows = dataset_coverage(folder, contract, dataset_json, args.table, args.group_by)
     ending = Path(args.o).suffix.lower() if args.o else ""
     if ending in PICTURES:
-        from nnunet_labelset.coverage_picture import draw_coverage  # matplotlib only where a picture is wanted
+        from nnunet_labelset.datasets.coverage_picture import draw_coverage  # matplotlib only where a picture is wanted
 
         draw_coverage(rows, args.o, folder.resolve().name)
         print(f"wrote {args.o}")

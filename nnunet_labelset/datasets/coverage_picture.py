@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnunet_labelset.coverage import CoverageRow
+from nnunet_labelset.datasets.coverage import CoverageRow
 
 
 def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> None:

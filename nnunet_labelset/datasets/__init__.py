@@ -1,0 +1,1 @@
+"""A raw data set that exists already: verified, counted, split."""
