@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from nnunet_labelset.demo import DATASET, METHODS
 from nnunet_labelset.phantom import LEAVES
 from nnunet_labelset.phantom_data import BASIC
-from nnunet_labelset.report_overlays import leaf_colour
+from nnunet_labelset.report.overlays import leaf_colour
 
 CASE = "test_spina_bifida_003"
 

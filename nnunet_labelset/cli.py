@@ -22,7 +22,7 @@ VERBS = {
     "export": ("nnunet_labelset.nnunet.export", "zip a trained model so that stock nnU-Net predicts with it"),
     "evaluate": ("nnunet_labelset.evaluation.evaluate", "score predictions where the reference is annotated"),
     "compare": ("nnunet_labelset.evaluation.compare", "compare result sets: table, statistics"),
-    "report": ("nnunet_labelset.report", "one self-contained HTML report"),
+    "report": ("nnunet_labelset.report.build", "one self-contained HTML report"),
     "find_best_configuration": ("nnunet_labelset.nnunet.selection", "choose configurations by label-set-aware Dice"),
     "experiment": ("nnunet_labelset.experiment", "write the scripts of a whole study"),
     "demo": ("nnunet_labelset.demo", "the whole road on generated volumes"),

@@ -19,11 +19,11 @@ from matplotlib.image import imread
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.evaluation.compare import comparison, load_results
-from nnunet_labelset.report_cases import choose_cases, rank_cases
-from nnunet_labelset.report_curves import read_curves
-from nnunet_labelset.report_overlays import ERROR_COLOURS, CaseSlices, leaf_colour
-from nnunet_labelset.report_plots import line_plot, strip_plot, ticks
-from nnunet_labelset.report_result import Result
+from nnunet_labelset.report.sections.cases import choose_cases, rank_cases
+from nnunet_labelset.report.curves import read_curves
+from nnunet_labelset.report.overlays import ERROR_COLOURS, CaseSlices, leaf_colour
+from nnunet_labelset.report.plots import line_plot, strip_plot, ticks
+from nnunet_labelset.report.result import Result
 
 LABELS = {"background": 0, "left_part": 1, "right_part": 2, "ignore": 3}
 PROTOCOLS = {

@@ -14,13 +14,13 @@ from nnunet_labelset.evaluation.compare import comparison, load_results
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json, some, write_text
-from nnunet_labelset.report_cases import cases_section
-from nnunet_labelset.report_comparison import comparison_section
-from nnunet_labelset.report_curves import Curves, read_curves
-from nnunet_labelset.report_figures import curves_section, plots_section
-from nnunet_labelset.report_page import page
-from nnunet_labelset.report_result import Result
-from nnunet_labelset.report_sections import (
+from nnunet_labelset.report.sections.cases import cases_section
+from nnunet_labelset.report.sections.comparison import comparison_section
+from nnunet_labelset.report.curves import Curves, read_curves
+from nnunet_labelset.report.sections.figures import curves_section, plots_section
+from nnunet_labelset.report.page import page
+from nnunet_labelset.report.result import Result
+from nnunet_labelset.report.sections.overview import (
     all_cases_section,
     coverage_section,
     files_section,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from nnunet_labelset.report_curves import Curves
-from nnunet_labelset.report_page import legend
-from nnunet_labelset.report_plots import line_plot, strip_plot
-from nnunet_labelset.report_result import METRICS, Result, spoken, used_metrics
+from nnunet_labelset.report.curves import Curves
+from nnunet_labelset.report.page import legend
+from nnunet_labelset.report.plots import line_plot, strip_plot
+from nnunet_labelset.report.result import METRICS, Result, spoken, used_metrics
 
 
 def plots_section(results: Sequence[Result]) -> str:

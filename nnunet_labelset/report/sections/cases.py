@@ -11,9 +11,9 @@ from tqdm import tqdm
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.report_overlays import ERROR_COLOURS, CaseSlices, find_image, leaf_colour
-from nnunet_labelset.report_page import legend, number, table, text
-from nnunet_labelset.report_result import WIDE, Result, link, mean_dice, spoken
+from nnunet_labelset.report.overlays import ERROR_COLOURS, CaseSlices, find_image, leaf_colour
+from nnunet_labelset.report.page import legend, number, table, text
+from nnunet_labelset.report.result import WIDE, Result, link, mean_dice, spoken
 
 ERROR_WORDS = {
     "missed": "missed: background predicted where it cannot be",

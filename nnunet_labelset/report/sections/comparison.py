@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from nnunet_labelset.report_page import Cell, number, table, text
-from nnunet_labelset.report_result import METRICS, WIDE, spoken
+from nnunet_labelset.report.page import Cell, number, table, text
+from nnunet_labelset.report.result import METRICS, WIDE, spoken
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 
