@@ -18,7 +18,7 @@ from pathlib import Path
 
 import SimpleITK as sitk  # noqa: N813
 
-from nnunet_labelset.demo import DATASET, METHODS, MORE_METHODS, Demo, Size, populations
+from nnunet_labelset.study.demo import DATASET, METHODS, MORE_METHODS, Demo, Size, populations
 
 WITHHELD = ("external_csf", "cortical_gray_matter", "deep_gray_matter", "brainstem", "corpus_callosum")
 

@@ -24,8 +24,8 @@ import torch
 from memory import peak_bytes
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
-from nnunet_labelset.demo import DATASET, Demo, Size
-from nnunet_labelset.phantom_data import write_demo_data
+from nnunet_labelset.study.demo import DATASET, Demo, Size
+from nnunet_labelset.study.phantom.data import write_demo_data
 
 PLAIN = "nnUNetTrainer"
 OURS = (

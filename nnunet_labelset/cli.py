@@ -24,8 +24,8 @@ VERBS = {
     "compare": ("nnunet_labelset.evaluation.compare", "compare result sets: table, statistics"),
     "report": ("nnunet_labelset.report.build", "one self-contained HTML report"),
     "find_best_configuration": ("nnunet_labelset.nnunet.selection", "choose configurations by label-set-aware Dice"),
-    "experiment": ("nnunet_labelset.experiment", "write the scripts of a whole study"),
-    "demo": ("nnunet_labelset.demo", "the whole road on generated volumes"),
+    "experiment": ("nnunet_labelset.study.experiment", "write the scripts of a whole study"),
+    "demo": ("nnunet_labelset.study.demo", "the whole road on generated volumes"),
 }
 
 

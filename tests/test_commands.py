@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nnunet_labelset.commands import Commands
+from nnunet_labelset.study.runner import Commands
 from nnunet_labelset.errors import LabelSetError
 
 MEET = """
@@ -60,7 +60,7 @@ def test_terminated_demo_takes_its_commands_with_it(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     program = f"""
 from pathlib import Path
-from nnunet_labelset.commands import Commands
+from nnunet_labelset.study.runner import Commands
 from nnunet_labelset.io.parallel import exit_when_terminated
 exit_when_terminated()
 Commands(Path({str(tmp_path)!r}), together=1).run([["python", "-c", {LINGER!r}, {str(pid)!r}]])

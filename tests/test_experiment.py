@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from nnunet_labelset.cli import VERBS, main
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.experiment import parse_folds
-from nnunet_labelset.experiment_scripts import assignments
+from nnunet_labelset.study.experiment import parse_folds
+from nnunet_labelset.study.experiment_scripts import assignments
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="the scripts need bash")

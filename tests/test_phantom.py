@@ -10,7 +10,7 @@ import SimpleITK as sitk  # noqa: N813
 from scipy.ndimage import binary_dilation, label
 
 from nnunet_labelset import LabelSetError, phantom_data
-from nnunet_labelset.phantom import (
+from nnunet_labelset.study.phantom.volume import (
     BRAINSTEM,
     CALLOSUM,
     CEREBELLUM,
@@ -23,8 +23,8 @@ from nnunet_labelset.phantom import (
     WM,
     make_volume,
 )
-from nnunet_labelset.phantom_data import FETA_VALUES, demo_cases, write_demo_data
-from nnunet_labelset.phantom_shapes import capsule, smooth_noise
+from nnunet_labelset.study.phantom.data import FETA_VALUES, demo_cases, write_demo_data
+from nnunet_labelset.study.phantom.shapes import capsule, smooth_noise
 
 SPECIMENS = [
     (21, 0, False, 0),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.experiment_scripts import HEAD, RUN_BODY, RUN_HELP, SLURM_BODY, SLURM_HELP, assignments
+from nnunet_labelset.study.experiment_scripts import HEAD, RUN_BODY, RUN_HELP, SLURM_BODY, SLURM_HELP, assignments
 from nnunet_labelset.io.files import case_files, check_name, find_dataset, nnunet_folder, read_json, some, write_text
 from nnunet_labelset.nnunet.discovery import trainers_folder
 

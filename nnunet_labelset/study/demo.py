@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from nnunet_labelset.commands import Commands
+from nnunet_labelset.study.runner import Commands
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import default_processes
-from nnunet_labelset.phantom_data import write_demo_data
+from nnunet_labelset.study.phantom.data import write_demo_data
 from nnunet_labelset.nnunet.discovery import trainers_folder
 
 DATASET = ("27", "Dataset027_FetalBrain")

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json, write_text
-from nnunet_labelset.phantom import LEAVES, SPACING, make_volume
+from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
 
 # Cases of each kind. In the paper: 18 atlases, 116 controls (54 with external CSF, 18 with corpus callosum), 30 spina
 # bifida; 34 and 66 test cases, of them 15 and 25 FeTA.

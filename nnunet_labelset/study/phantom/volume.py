@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from nnunet_labelset.phantom_shapes import average_blocks, capsule, depth_inside, ellipsoid, smooth_noise
+from nnunet_labelset.study.phantom.shapes import average_blocks, capsule, depth_inside, ellipsoid, smooth_noise
 
 LEAVES = (
     "background",
