@@ -18,7 +18,7 @@ from nnunet_labelset.dataset_conversion.scheme import interpret
 from nnunet_labelset.dataset_conversion.values import count_values, remap
 from nnunet_labelset.dataset_conversion.volumes import Volume, dilate, write_volume
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import some
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
 
 

@@ -14,7 +14,8 @@ from nnunet_labelset.dataset_conversion.layout import find_cases
 from nnunet_labelset.dataset_conversion.manifest import LABELLED, Source
 from nnunet_labelset.dataset_conversion.scheme import Scheme
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import check_name, some
+from nnunet_labelset.io.files import check_name
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
 
 Rows = Mapping[tuple[str | None, str], Row]

@@ -12,7 +12,7 @@ from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.values import count_values
 from nnunet_labelset.dataset_conversion.volumes import Volume, count_not_finite, read_volume
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import some
+from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import geometry_difference, integer_array
 
 

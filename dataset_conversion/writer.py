@@ -17,8 +17,9 @@ from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.records import RECORDS, convert_and_record, recall
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import check_name, some, write_json
+from nnunet_labelset.io.files import check_name, write_json
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING
 
 Protocol = tuple[LabelSet, ...]

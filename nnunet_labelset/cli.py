@@ -6,27 +6,32 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from nnunet_labelset import __version__
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import exit_when_terminated
 
-# verb -> (module with `configure(parser)` and `run(args)`, help). Only the module of the chosen verb is imported.
+# verb -> help. A verb is a module of `commands` with `configure(parser)` and `run(args)`; one is imported, the chosen.
 VERBS = {
-    "convert": ("nnunet_labelset.dataset_conversion.convert", "turn sources into an nnU-Net data set with label-sets"),
-    "merge": ("nnunet_labelset.dataset_conversion.merge", "merge nnU-Net data sets into one label space"),
-    "verify": ("nnunet_labelset.datasets.verify.check", "check a data set against its contract"),
-    "coverage": ("nnunet_labelset.datasets.coverage", "show which leaves are annotated in how many cases"),
-    "splits": ("nnunet_labelset.datasets.splits", "write splits_final.json, stratified by protocol"),
-    "trainers": ("nnunet_labelset.nnunet.discovery", "print the folder to put into nnUNet_extTrainer"),
-    "export": ("nnunet_labelset.nnunet.export", "zip a trained model so that stock nnU-Net predicts with it"),
-    "evaluate": ("nnunet_labelset.evaluation.evaluate", "score predictions where the reference is annotated"),
-    "compare": ("nnunet_labelset.evaluation.compare", "compare result sets: table, statistics"),
-    "report": ("nnunet_labelset.report.build", "one self-contained HTML report"),
-    "find_best_configuration": ("nnunet_labelset.nnunet.selection", "choose configurations by label-set-aware Dice"),
-    "experiment": ("nnunet_labelset.study.experiment", "write the scripts of a whole study"),
-    "demo": ("nnunet_labelset.study.demo", "the whole road on generated volumes"),
+    "convert": "turn sources into an nnU-Net data set with label-sets",
+    "merge": "merge nnU-Net data sets into one label space",
+    "verify": "check a data set against its contract",
+    "coverage": "show which leaves are annotated in how many cases",
+    "splits": "write splits_final.json, stratified by protocol",
+    "trainers": "print the folder to put into nnUNet_extTrainer",
+    "export": "zip a trained model so that stock nnU-Net predicts with it",
+    "evaluate": "score predictions where the reference is annotated",
+    "compare": "compare result sets: table, statistics",
+    "report": "one self-contained HTML report",
+    "find_best_configuration": "choose configurations by label-set-aware Dice",
+    "experiment": "write the scripts of a whole study",
+    "demo": "the whole road on generated volumes",
 }
+
+
+def module_of(verb: str) -> ModuleType:
+    return importlib.import_module(f"nnunet_labelset.commands.{verb}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,13 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="nnunet_labelset", description=sys.modules["nnunet_labelset"].__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", metavar="verb", required=True)
-    for verb, (module, summary) in VERBS.items():
+    for verb, summary in VERBS.items():
         subparser = verbs.add_parser(verb, help=summary, description=summary)
         if verb in arguments[:1]:
-            importlib.import_module(module).configure(subparser)
+            module_of(verb).configure(subparser)
     args = parser.parse_args(arguments)
     try:
-        importlib.import_module(VERBS[args.verb][0]).run(args)
+        module_of(args.verb).run(args)
     except LabelSetError as error:
         print(f"nnunet_labelset {args.verb}: error: {error}", file=sys.stderr)
         return 1

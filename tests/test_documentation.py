@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from nnunet_labelset.cli import VERBS
+from nnunet_labelset.cli import VERBS, module_of
 from nnunet_labelset.nnunet.discovery import trainers_folder
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +39,7 @@ def test_commands_are_accepted(page: Path) -> None:
             continue
         assert words[0] in VERBS, command
         parser = argparse.ArgumentParser(exit_on_error=False)
-        importlib.import_module(VERBS[words[0]][0]).configure(parser)
+        module_of(words[0]).configure(parser)
         with contextlib.suppress(SystemExit) if "--presets" in words else contextlib.nullcontext():
             parser.parse_args(words[1:])
 

@@ -26,6 +26,7 @@ def test_the_wheel_has_one_package_and_all_of_it(tmp_path: Path) -> None:
     for expected in (
         "py.typed",
         "losses/confusion.py",
+        "commands/convert.py",
         "trainers/leaf_dice.py",
         "dataset_conversion/convert.py",
         "dataset_conversion/presets/fetal_brain.toml",

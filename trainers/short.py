@@ -3,8 +3,8 @@
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceLoss, MeanDiceLoss, SoftTargetDiceLoss
-from nnunet_labelset.training.short import ShortMixin
 from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.short import ShortMixin
 
 
 class nnUNetTrainer_short(ShortMixin, nnUNetTrainer):

@@ -10,8 +10,8 @@ from typing import Any
 
 from nnunet_labelset.contract import BLOCK, VERSION, Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import some
 from nnunet_labelset.io.tables import read_table
+from nnunet_labelset.io.text import some
 
 SEPARATOR = ";"
 ALL = "all"

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
-from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import case_files, find_dataset, nnunet_folder, read_json, some, write_json
-from nnunet_labelset.datasets.folds import SEED, Split, always_trained, k_folds, random_splits, subjects_of
-from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
-from nnunet_labelset.io.tables import column_of_cases
+from nnunet_labelset.io.text import some
 
 
 def read_subjects(pattern: str, cases: Iterable[str]) -> dict[str, str]:
@@ -27,93 +19,3 @@ def read_subjects(pattern: str, cases: Iterable[str]) -> dict[str, str]:
     if not any(matches.values()):
         raise LabelSetError(f"--subject '{pattern}' matches no case; cases are {some(matches)}")
     return {case: match[1 if expression.groups else 0] or "" for case, match in matches.items() if match}
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("-k", type=int, default=5, help="number of folds of a cross-validation (default: %(default)s)")
-    kind.add_argument("--random", type=int, metavar="N", help="N random splits instead; the paper has 10")
-    parser.add_argument("--val-fraction", type=float, metavar="F", help="validated by --random (default: 0.1)")
-    parser.add_argument("--seed", type=int, default=SEED, help="other seeds give other splits (default: %(default)s)")
-    parser.add_argument(
-        "--subject",
-        metavar="PATTERN|COLUMN",
-        help="keep the cases of a subject together: a regular expression whose first group names the subject in the "
-        "case name, such as '(sub-[0-9]+)', or a column of --table",
-    )
-    parser.add_argument(
-        "--table", metavar="FILE", help="table of the cases (.tsv or .csv) that has the column --subject"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace other splits that are there already")
-
-
-def run(args: argparse.Namespace) -> None:
-    if args.table and not args.subject:
-        raise LabelSetError("--table needs --subject COLUMN: the column that names the subject")
-    if args.val_fraction is not None and args.random is None:
-        raise LabelSetError("--val-fraction needs --random N: folds of a cross-validation have a fixed size")
-    target = nnunet_folder("nnUNet_preprocessed")
-    folder, contract, cases = _training_cases(args.d)
-    target = target / folder.resolve().name / "splits_final.json"
-    subject = None
-    if args.subject:
-        subject = column_of_cases(args.table, args.subject, cases) if args.table else read_subjects(args.subject, cases)
-    subjects = subjects_of(contract, cases, subject)
-    single = [case for case in cases if subject is not None and case not in subject]
-    if args.random is None:
-        splits = k_folds(subjects, args.k, args.seed)
-    else:
-        splits = random_splits(
-            subjects, args.random, 0.1 if args.val_fraction is None else args.val_fraction, args.seed
-        )
-    state = "wrote" if _write(target, splits, args.overwrite) else "unchanged:"
-    print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
-    for number, split in enumerate(splits):
-        protocols = Counter(contract.protocol_of(case) for case in split["val"])
-        shown = ", ".join(f"{protocols[name]} {name}" for name in contract.protocols if protocols[name])
-        print(f"  fold {number}: {len(split['train'])} train, {len(split['val'])} val ({shown})")
-    if single:
-        print(f"note: {some(single)}: no subject is named by --subject, so each is one of its own")
-    for alone in always_trained(subjects):
-        leaves = [leaf for leaf in contract.leaf_names if [leaf in s.leaves for s in subjects].count(True) == 1]
-        which = some(leaf for leaf in leaves if leaf in alone.leaves)
-        print(f"note: {some(alone.cases)} is in no validation: nobody else annotates {which}")
-    never = [leaf for leaf in contract.leaf_names if not any(leaf in s.leaves for s in subjects)]
-    if never:
-        print(f"note: {some(never)}: no case annotates it completely, so that the splits take no account of it")
-
-
-def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
-    """From the raw data set, or where that is not at hand from the preprocessed one."""
-    try:
-        folder = find_dataset(dataset)
-    except LabelSetError as error:
-        try:
-            folder = find_dataset(dataset, "nnUNet_preprocessed")
-        except LabelSetError:
-            raise error from None
-    dataset_json = read_json(folder / "dataset.json")
-    contract = Contract.from_dataset_json(dataset_json)
-    if (folder / "gt_segmentations").is_dir():
-        cases = list(case_files(folder / "gt_segmentations", file_ending(dataset_json)))
-    else:
-        cases = [case.name for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
-    if not cases:
-        raise LabelSetError(f"{folder}: no training cases: expected images in imagesTr")
-    contract.require_cases(cases)
-    return folder, contract, cases
-
-
-def _write(path: Path, splits: list[Split], overwrite: bool) -> bool:
-    """Write unless the same is there already; other splits are kept, unless `overwrite`."""
-    if path.is_file() and not overwrite:
-        try:
-            same = json.loads(path.read_text(encoding="utf-8")) == splits
-        except (OSError, ValueError):
-            same = False
-        if not same:
-            raise LabelSetError(f"{path}: other splits are there already, networks may depend on them: --overwrite")
-        return False
-    write_json(path, splits)
-    return True

@@ -12,10 +12,11 @@ from scipy.ndimage import find_objects
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import case_files, some
-from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, membership_matrix
 from nnunet_labelset.evaluation.surface import hd95
+from nnunet_labelset.io.files import case_files
+from nnunet_labelset.io.text import some
+from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels
 
 OUTCOMES = ("scored", "missed", "absent_in_reference", "absent_in_both", "unannotated")
 

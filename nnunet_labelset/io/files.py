@@ -1,4 +1,4 @@
-"""Folders of nnU-Net and small files: found or explained, written whole or not at all."""
+"""Small files: read or explained, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -66,35 +65,6 @@ def check_name(name: str, what: str) -> str:
     return name
 
 
-def nnunet_folder(variable: str) -> Path:
-    """The folder that one of nnU-Net's environment variables names (`nnUNet_raw`, ...)."""
-    folder = os.environ.get(variable)
-    if not folder:
-        raise LabelSetError(f"{variable} is not set: export {variable}=/your/folder, as nnU-Net needs it")
-    return Path(folder)
-
-
-def find_dataset(dataset: str | int, variable: str = "nnUNet_raw") -> Path:
-    """The folder of a data set, given as id (`27`), name (`Dataset027_Name`) or path.
-
-    `variable` is nnU-Net's name of the folder to look in: `nnUNet_raw`, `nnUNet_preprocessed` or `nnUNet_results`.
-    """
-    dataset = str(dataset)
-    if not dataset.isdigit():
-        if (Path(dataset) / "dataset.json").is_file():
-            return Path(dataset)
-        if not dataset.startswith("Dataset") or os.sep in dataset:
-            raise LabelSetError(f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder")
-    root = nnunet_folder(variable)
-    pattern = f"Dataset{int(dataset):03d}_*" if dataset.isdigit() else dataset
-    found = sorted(path for path in root.glob(pattern) if path.is_dir())
-    if not found:
-        raise LabelSetError(f"{root}: no data set {dataset} (looked for {pattern})")
-    if len(found) > 1:
-        raise LabelSetError(f"{root}: several data sets have id {dataset}: {', '.join(path.name for path in found)}")
-    return found[0]
-
-
 def case_files(folder: str | Path, file_ending: str) -> dict[str, Path]:
     """Label maps or predictions of a folder by case name, sorted; hidden files (`._x`) are left out."""
     return {
@@ -102,9 +72,3 @@ def case_files(folder: str | Path, file_ending: str) -> dict[str, Path]:
         for path in sorted(Path(folder).glob(f"*{file_ending}"))
         if not path.name.startswith(".")
     }
-
-
-def some(names: Iterable[object], most: int = 5) -> str:
-    """A list of names for a message, cut after `most`."""
-    shown = [str(name) for name in names]
-    return ", ".join(shown[:most]) + (f", ... ({len(shown)} in all)" if len(shown) > most else "")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import some
+from nnunet_labelset.io.text import some
 
 
 def read_table(path: str | Path) -> list[dict[str, str]]:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.label_sets import LabelSets, as_integers
 from nnunet_labelset.losses.confusion import SoftConfusion, soft_confusion
 from nnunet_labelset.losses.dice import (
     DiceTerms,
@@ -18,6 +17,7 @@ from nnunet_labelset.losses.dice import (
     needed_sums,
     soft_target_dice,
 )
+from nnunet_labelset.losses.label_sets import LabelSets, as_integers
 
 EPSILON = 1e-5
 

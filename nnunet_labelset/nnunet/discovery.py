@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from importlib.util import find_spec
 
 
@@ -12,11 +11,3 @@ def trainers_folder() -> str:
     assert spec is not None
     assert spec.submodule_search_locations
     return spec.submodule_search_locations[0]
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = 'usage: export nnUNet_extTrainer="$(nnunet_labelset trainers)"'
-
-
-def run(args: argparse.Namespace) -> None:
-    print(trainers_folder())

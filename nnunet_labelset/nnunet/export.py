@@ -6,7 +6,6 @@ names of the training cases and the state of the optimiser stay behind.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
@@ -21,7 +20,8 @@ import numpy as np
 
 from nnunet_labelset.contract import BLOCK
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import find_dataset, read_json, some, write_json
+from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import trainers_folder
 
 CHECKPOINT = "checkpoint_final.pth"
@@ -39,21 +39,6 @@ shape = [2, *shape] if len(shape) == 2 else shape
 image = torch.randn(channels, *shape, generator=torch.Generator().manual_seed(0))
 numpy.save(output, predictor.predict_logits_from_preprocessed_data(image).float().numpy())
 """
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", required=True, metavar="ID", help="data set id or name")
-    parser.add_argument("-c", default="3d_fullres", metavar="CONFIGURATION", help="default: %(default)s")
-    parser.add_argument("-tr", default="nnUNetTrainerLeafDice", metavar="TRAINER", help="default: %(default)s")
-    parser.add_argument("-p", default="nnUNetPlans", metavar="PLANS", help="default: %(default)s")
-    parser.add_argument("-f", nargs="+", metavar="FOLD", help="folds to export; default: all that are trained")
-    parser.add_argument("-o", required=True, metavar="ZIP", help="the zip file to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing zip file")
-
-
-def run(args: argparse.Namespace) -> None:
-    dataset = find_dataset(args.d, "nnUNet_results")
-    export(dataset / f"{args.tr}__{args.p}__{args.c}", Path(args.o), args.f, args.overwrite)
 
 
 def export(model: Path, output: Path, folds: list[str] | None = None, overwrite: bool = False) -> None:

@@ -5,20 +5,19 @@ nnU-Net collects the cross-validation, ensembles, and writes the inference instr
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import find_dataset, nnunet_folder, read_json, some, write_json
-from nnunet_labelset.io.parallel import default_processes
+from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.summary import label_set_summary
 
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
@@ -177,30 +176,6 @@ def _one_line(advice: str) -> Iterator[None]:
         yield
     except (RuntimeError, AssertionError, FileNotFoundError) as error:
         raise LabelSetError(f"{' '.join(str(error).split())} ({advice})") from error
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dataset_name_or_id", help="data set: id or name")
-    parser.add_argument("-tr", nargs="+", default=["nnUNetTrainerLeafDice"], help="trainers (default: %(default)s)")
-    parser.add_argument("-c", nargs="+", default=list(CONFIGURATIONS), help="configurations (default: %(default)s)")
-    parser.add_argument("-p", nargs="+", default=["nnUNetPlans"], help="plans (default: %(default)s)")
-    parser.add_argument("-f", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="folds (default: %(default)s)")
-    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
-    parser.add_argument("--disable_ensembling", action="store_true", help="compare single models only")
-    parser.add_argument("--no_overwrite", action="store_true", help="keep what an earlier run collected and ensembled")
-
-
-def run(args: argparse.Namespace) -> None:
-    selection = Selection(args.dataset_name_or_id, args.f, args.np, not args.no_overwrite)
-    models = selection.available(args.tr, args.c, args.p)
-    ensembling = len(models) > 1 and not args.disable_ensembling
-    if ensembling:
-        selection.require_probabilities(models)
-    candidates = [selection.model(model) for model in models]
-    if ensembling:
-        candidates += [selection.ensemble(first, second) for first, second in combinations(models, 2)]
-    best = choose(candidates)
-    write_choice(selection, candidates, best, models, ensembling=not args.disable_ensembling)
 
 
 def write_choice(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.evaluation.scores import find_pairs, score_pair
+from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours
 METRICS = {

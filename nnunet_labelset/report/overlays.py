@@ -13,8 +13,8 @@ from matplotlib.image import imsave
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.volume import geometry_difference, label_array, read_image
 from nnunet_labelset.evaluation.counts import membership_matrix
+from nnunet_labelset.io.volume import geometry_difference, label_array, read_image
 
 # Paul Tol's muted scheme: distinct without red-green vision. More leaves repeat it, lighter.
 LEAF_COLOURS = ("CC6677", "332288", "DDCC77", "117733", "88CCEE", "882255", "44AA99", "999933", "AA4499")

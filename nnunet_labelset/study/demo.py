@@ -7,18 +7,17 @@ the same small network, and are scored on test cases of both populations.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from nnunet_labelset.study.runner import Commands
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import default_processes
-from nnunet_labelset.study.phantom.data import write_demo_data
 from nnunet_labelset.nnunet.discovery import trainers_folder
+from nnunet_labelset.study.phantom.data import write_demo_data
+from nnunet_labelset.study.runner import Commands
 
 DATASET = ("27", "Dataset027_FetalBrain")
 METHODS = {
@@ -49,20 +48,6 @@ class Size:
 
 SMALL = Size("small", epochs=8, iterations=100, folds=("0",))
 FULL = Size("full", epochs=20, iterations=100, folds=("0", "1"))
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", default="labelset_demo", metavar="FOLDER", help="everything goes here: %(default)s")
-    parser.add_argument("--data-only", action="store_true", help="write the generated volumes and stop")
-    parser.add_argument("--full", action="store_true", help="more cases, methods, folds and steps")
-    parser.add_argument("--gpu", action="store_true", help="train and predict on the GPU")
-    parser.add_argument("--seed", type=int, default=0, help="of the volumes and the trainings; default: %(default)s")
-
-
-def run(args: argparse.Namespace) -> None:
-    Demo(Path(args.o), FULL if args.full else SMALL, args.full, "cuda" if args.gpu else "cpu", args.seed).run(
-        args.data_only
-    )
 
 
 @dataclass

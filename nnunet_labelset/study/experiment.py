@@ -6,19 +6,19 @@ The defaults are the study of the paper (arXiv 2107.03846): four methods, ten ne
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.study.experiment_scripts import HEAD, RUN_BODY, RUN_HELP, SLURM_BODY, SLURM_HELP, assignments
-from nnunet_labelset.io.files import case_files, check_name, find_dataset, nnunet_folder, read_json, some, write_text
+from nnunet_labelset.io.files import case_files, check_name, read_json, write_text
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import trainers_folder
+from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.study.experiment_scripts import HEAD, RUN_BODY, RUN_HELP, SLURM_BODY, SLURM_HELP, assignments
 
 PAPER = ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice")
 PLANNERS = {
@@ -143,55 +143,3 @@ def write_experiment(
     write_text(scripts[0], head + RUN_HELP + "\n" + run + RUN_BODY)
     write_text(scripts[1], head + SLURM_HELP + "\n" + assignments(counts) + SLURM_BODY)
     return scripts
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("-d", required=True, metavar="DATASET", help="data set: id, name or folder in nnUNet_raw")
-    add("-o", required=True, type=Path, metavar="FOLDER", help="folder of the study: scripts, predictions, results")
-    add("-c", default="3d_fullres", metavar="CONFIGURATION", help="default: 3d_fullres")
-    add("-p", default="nnUNetPlans", metavar="PLANS", help="plans; default: nnUNetPlans")
-    add(
-        "-tr",
-        nargs="+",
-        default=[f"nnUNetTrainer{name}" for name in PAPER],
-        metavar="TRAINER",
-        help="trainers to compare, the baseline first; default: the four of the paper",
-    )
-    add(
-        "-f",
-        nargs="+",
-        default=["0-9"],
-        metavar="FOLD",
-        help="folds: numbers, ranges (0-9) or all; default: 0-9",
-    )
-    add("-num_gpus", type=int, default=1, help="GPUs of one training (nnU-Net's DDP); default: 1")
-    add("-device", choices=("cuda", "cpu", "mps"), default="cuda", help="default: cuda")
-    add("-chk", default="checkpoint_final.pth", help="checkpoint that predicts; default: checkpoint_final.pth")
-    add("-i", type=Path, metavar="FOLDER", help="test images; default: imagesTs of the data set")
-    add("-r", type=Path, metavar="FOLDER", help="references of the test images; default: labelsTs of the data set")
-    add("--cap", type=float, metavar="MM", help="cap of HD95 in evaluate (the paper: 57.6)")
-    parser.epilog = "Then: bash FOLDER/run.sh on one machine, or bash FOLDER/submit_slurm.sh [sbatch options]."
-
-
-def run(args: argparse.Namespace) -> None:
-    folds = parse_folds(args.f)
-    words = ["nnunet_labelset", "experiment", "-d", args.d, "-c", args.c, "-p", args.p, "-tr", *args.tr, "-f", *args.f]
-    scripts = write_experiment(
-        dataset=args.d,
-        output=args.o,
-        trainers=args.tr,
-        folds=folds,
-        configuration=args.c,
-        plans=args.p,
-        num_gpus=args.num_gpus,
-        device=args.device,
-        checkpoint=args.chk,
-        images=args.i,
-        references=args.r,
-        cap=args.cap,
-        command=" ".join(shlex.quote(str(word)) for word in words),
-    )
-    print(f"{len(args.tr)} trainers x {len(folds)} folds = {len(args.tr) * len(folds)} networks")
-    print(f"on one machine:  bash {shlex.quote(str(scripts[0]))}")
-    print(f"on a cluster:    bash {shlex.quote(str(scripts[1]))} --partition=... --time=...")

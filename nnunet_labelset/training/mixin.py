@@ -23,13 +23,13 @@ from torch import nn
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import some
-from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.io.parallel import exit_when_terminated
-from nnunet_labelset.training.sampling import SampledDataset
+from nnunet_labelset.io.text import some
+from nnunet_labelset.losses import LabelSetLoss
+from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.summary import label_set_summary
+from nnunet_labelset.training.sampling import SampledDataset
 
 if TYPE_CHECKING:
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer

@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
-from conversion_helpers import (
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.io.files import read_json
+from tests.helpers.conversion import (
     LEAVES,
     SHAPE,
     contract_of,
@@ -20,9 +23,6 @@ from conversion_helpers import (
     write_case_folder,
     write_volume,
 )
-
-from nnunet_labelset.cli import main
-from nnunet_labelset.io.files import read_json
 
 FETA_TARGET = {1: "external_csf", 2: "cortical_gray_matter", 4: "ventricles", 5: "cerebellum", 6: "deep_gray_matter",
                7: "brainstem"}  # fmt: skip

@@ -15,7 +15,13 @@ import nibabel
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
-from conversion_helpers import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet.raw import INCOMPLETE
+from tests.helpers.conversion import (
     SHAPE,
     contract_of,
     label_sets_of,
@@ -25,12 +31,6 @@ from conversion_helpers import (
     write_case_folder,
     write_volume,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from nnunet_labelset.cli import main
-from nnunet_labelset.io.files import read_json
-from nnunet_labelset.nnunet.raw import INCOMPLETE
 
 LABELS = slabs(*range(1, 9))
 

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conversion_helpers import (
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.dataset_conversion import convert as convert_module
+from nnunet_labelset.dataset_conversion import merge as merge_module
+from nnunet_labelset.dataset_conversion.layout import find_cases, pattern_regex
+from nnunet_labelset.dataset_conversion.manifest import SOURCE_KEYS, load_manifest, presets
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json
+from tests.helpers.conversion import (
     SHAPE,
     contract_of,
     label_sets_of,
@@ -18,14 +26,6 @@ from conversion_helpers import (
     write_case_folder,
     write_volume,
 )
-
-from nnunet_labelset.cli import main
-from nnunet_labelset.dataset_conversion import convert as convert_module
-from nnunet_labelset.dataset_conversion import merge as merge_module
-from nnunet_labelset.dataset_conversion.layout import find_cases, pattern_regex
-from nnunet_labelset.dataset_conversion.manifest import SOURCE_KEYS, load_manifest, presets
-from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
 TOML = {re.match(r"# (\S+)", text)[1]: text for text in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)}

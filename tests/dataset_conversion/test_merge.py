@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conversion_helpers import SHAPE, contract_of, label_sets_of, random_image, read_array, slabs, write_volume
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.io.files import read_json, write_json
+from tests.helpers.conversion import SHAPE, contract_of, label_sets_of, random_image, read_array, slabs, write_volume
 
 BACKGROUND = "background"
 

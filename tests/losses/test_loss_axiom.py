@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import naive_losses
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, Problem, make_problem, problems
 
 from nnunet_labelset import losses
-from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import check_axiom
+from nnunet_labelset.losses.label_sets import LabelSets
+from tests.helpers import naive_losses
+from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, Problem, make_problem, problems
 
 LABEL_SET_LOSSES = [loss for loss in ALL if loss not in BREAKS_THE_AXIOM]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from problems import DICE, SUMS
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nnunet_labelset.losses.label_sets import LabelSets
+from tests.helpers.problems import DICE, SUMS
 
 BATCHES = (slice(0, 1), slice(1, 3))  # unequal on purpose
 SECONDS = 120

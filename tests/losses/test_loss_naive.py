@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import naive_losses
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import DICE, ENTROPY, OVERLAPPING, SUMS, make_problem, problems
 
 from nnunet_labelset import losses
+from tests.helpers import naive_losses
+from tests.helpers.problems import DICE, ENTROPY, OVERLAPPING, SUMS, make_problem, problems
 
 dice_options = st.fixed_dictionaries(
     {

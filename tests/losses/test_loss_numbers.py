@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, SUMS, make_problem
 
 from nnunet_labelset import losses
-from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import soft_confusion
+from nnunet_labelset.losses.label_sets import LabelSets
+from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, SUMS, make_problem
 
 
 def with_gradient(module, logits, target):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from problems import ALL, OVERLAPPING, make_problem
 
-from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import confusion
+from nnunet_labelset.losses.label_sets import LabelSets
+from tests.helpers.problems import ALL, OVERLAPPING, make_problem
 
 
 def with_gradient(module, logits, target):

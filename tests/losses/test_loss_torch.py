@@ -8,13 +8,13 @@ import warnings
 
 import pytest
 import torch
-from problems import ALL, OVERLAPPING, SUMS, make_problem
 from torch.profiler import ProfilerActivity, profile
 
 from nnunet_labelset import losses
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses import confusion
+from nnunet_labelset.losses.label_sets import LabelSets
+from tests.helpers.problems import ALL, OVERLAPPING, SUMS, make_problem
 
 
 def with_gradient(module, logits, target):

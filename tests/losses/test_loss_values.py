@@ -10,11 +10,11 @@ from nnunetv2.training.loss.compound_losses import DC_and_CE_loss
 from nnunetv2.training.loss.dice import MemoryEfficientSoftDiceLoss, SoftDiceLoss
 from nnunetv2.training.loss.robust_ce_loss import RobustCrossEntropyLoss
 from nnunetv2.utilities.helpers import softmax_helper_dim1
-from problems import DICE, OVERLAPPING, make_problem
 from torch.nn.functional import cross_entropy
 
 from nnunet_labelset import losses
 from nnunet_labelset.losses.label_sets import LabelSets
+from tests.helpers.problems import DICE, OVERLAPPING, make_problem
 
 E = 1e-5  # epsilon in the denominator
 

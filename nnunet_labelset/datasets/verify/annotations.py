@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nnunet_labelset.datasets.verify.case_facts import CaseFacts
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract
-from nnunet_labelset.io.files import some
+from nnunet_labelset.datasets.verify.case_facts import CaseFacts
 from nnunet_labelset.datasets.verify.findings import Findings
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase
 
 Facts = Mapping[RawCase, CaseFacts]

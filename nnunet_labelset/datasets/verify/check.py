@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_case
 from nnunet_labelset.contract import BLOCK, VERSION, Contract
-from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import case_files, find_dataset, read_json, some
-from nnunet_labelset.datasets.verify.findings import Findings
-from nnunet_labelset.io.parallel import default_processes, map_parallel
-from nnunet_labelset.nnunet.raw import INCOMPLETE, TEST, TRAINING, RawCase, file_ending, image_files, raw_cases
 from nnunet_labelset.datasets.verify.annotations import check_annotations
+from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_case
+from nnunet_labelset.datasets.verify.findings import Findings
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import case_files, read_json
+from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.raw import INCOMPLETE, TEST, TRAINING, RawCase, file_ending, image_files, raw_cases
 
 
 def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:
@@ -174,24 +174,3 @@ def _check_preprocessed(folder: Path, dataset_json: Mapping[str, Any], found: Fi
             str(copy),
             f"{' and '.join(stale)} differ from the raw data set: plan and preprocess again, or copy dataset.json",
         )
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
-    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
-
-
-def run(args: argparse.Namespace) -> None:
-    given = Path(args.d)
-    # A folder that `convert` was writing when it was killed may have no dataset.json yet.
-    unfinished = not args.d.isdigit() and any((given / name).exists() for name in (INCOMPLETE, "imagesTr", "labelsTr"))
-    folder = given if unfinished else find_dataset(args.d)
-    errors, warnings = verify(folder, args.np)
-    for title, lines in (("errors", errors), ("warnings", warnings)):
-        if lines:
-            print(f"{title} ({len(lines)})")
-            print("".join(f"  {line}\n" for line in lines), end="")
-    counts = f"{len(errors)} error(s), {len(warnings)} warning(s)"
-    if errors:
-        raise LabelSetError(f"{folder.resolve().name}: {counts}, listed above")
-    print(f"{folder.resolve().name}: {counts}")

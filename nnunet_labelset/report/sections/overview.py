@@ -9,9 +9,9 @@ from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets
-from nnunet_labelset.report.sections.comparison import metric_cell, score_cell
 from nnunet_labelset.report.page import Cell, number, table, text
 from nnunet_labelset.report.result import METRICS, WIDE, Result, link, mean_dice, spoken, used_metrics
+from nnunet_labelset.report.sections.comparison import metric_cell, score_cell
 
 
 def coverage_section(contract: Contract, evaluated: Sequence[str]) -> str:

@@ -1,0 +1,97 @@
+"""`nnunet_labelset convert`: from sources, described by presets or a manifest, to an nnU-Net raw data set."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from nnunet_labelset.dataset_conversion.case_list import read_case_list
+from nnunet_labelset.dataset_conversion.convert import EPILOG, ListPresets, add_target_arguments, choose_sources
+from nnunet_labelset.dataset_conversion.manifest import leaf_set, presets
+from nnunet_labelset.dataset_conversion.plan import Options, plan
+from nnunet_labelset.dataset_conversion.summary import summary
+from nnunet_labelset.dataset_conversion.writer import Target, dataset_folder, write_dataset
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.folders import nnunet_folder
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add_target_arguments(parser)
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="training cases: a preset or a source of the manifest, and its folder; repeatable",
+    )
+    parser.add_argument(
+        "--test-source", action="append", default=[], metavar="NAME=FOLDER", help="test cases, likewise"
+    )
+    parser.add_argument(
+        "-m", "--manifest", type=Path, metavar="FILE.toml", help="sources of your own (docs/manifest.md)"
+    )
+    parser.add_argument(
+        "--annotated",
+        type=Path,
+        metavar="FILE.csv",
+        help="one row per case: case, annotated (leaves separated by ';', or 'all'); optional: source, part",
+    )
+    parser.add_argument(
+        "--infer-annotated",
+        action="store_true",
+        help="where annotation varies from case to case, what occurs in a file is annotated in it",
+    )
+    parser.add_argument(
+        "--withhold",
+        nargs="+",
+        default=[],
+        metavar="LEAF",
+        help="make these leaves unannotated, to simulate partial annotation",
+    )
+    parser.add_argument(
+        "--withhold-in",
+        nargs="+",
+        default=["*"],
+        metavar="NAME",
+        help="only in these sources or cases (names, or patterns such as 'sub-0*')",
+    )
+    parser.add_argument(
+        "--mask-images",
+        type=float,
+        nargs="?",
+        const=2.0,
+        metavar="MM",
+        help="zero the images outside the mask, dilated by MM millimetres (default 2)",
+    )
+    parser.add_argument("--link", action="store_true", help="link unchanged images instead of copying them")
+    parser.add_argument("--prefix", action="store_true", help="put the name of the source before every case name")
+    parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and stop")
+
+
+def run(args: argparse.Namespace) -> None:
+    manifest, sources = choose_sources(args)
+    folder = dataset_folder(args.o or nnunet_folder("nnUNet_raw"), args.d, args.n)
+    rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
+    withheld = leaf_set(args.withhold, manifest.leaves, "--withhold")
+    if 0 in withheld:
+        raise LabelSetError("--withhold background: background cannot be withheld")
+    if args.mask_images is not None and args.mask_images < 0:
+        raise LabelSetError(f"--mask-images {args.mask_images}: expected 0 mm or more")
+    options = Options(
+        manifest.leaves,
+        manifest.channels,
+        args.infer_annotated,
+        withheld,
+        tuple(args.withhold_in),
+        args.mask_images,
+        args.link,
+        args.prefix,
+    )
+    made = plan(sources, rows, options, {**manifest.sources, **presets().sources})
+    target = Target(
+        folder, manifest.leaves, manifest.channels, overwrite=args.overwrite, skip_bad_cases=args.skip_bad_cases
+    )
+    written = write_dataset(target, made.jobs, made.problems, args.np)
+    print(summary(written, folder, made.notes))

@@ -1,0 +1,49 @@
+"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every leaf is annotated."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.datasets.coverage import FORMATS, PICTURES, dataset_coverage, describe_label_sets, format_table
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json, write_text
+from nnunet_labelset.nnunet.folders import find_dataset
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
+    parser.add_argument("--table", metavar="FILE", help="table of the cases (.tsv or .csv), such as participants.tsv")
+    parser.add_argument("--group-by", metavar="COLUMN", help="group by this column of --table (default: by protocol)")
+    parser.add_argument("--format", choices=FORMATS, help="of the table (default: by the ending of -o, else text)")
+    parser.add_argument("-o", metavar="FILE", help="write there instead of on screen; .png, .pdf, .svg: a picture")
+
+
+def run(args: argparse.Namespace) -> None:
+    if bool(args.table) != bool(args.group_by):
+        raise LabelSetError("--table and --group-by belong together: the file, and the column that names the groups")
+    folder = find_dataset(args.d)
+    dataset_json = read_json(folder / "dataset.json")
+    contract = Contract.from_dataset_json(dataset_json)
+    rows = dataset_coverage(folder, contract, dataset_json, args.table, args.group_by)
+    ending = Path(args.o).suffix.lower() if args.o else ""
+    if ending in PICTURES:
+        from nnunet_labelset.datasets.coverage_picture import draw_coverage  # matplotlib only where a picture is wanted
+
+        draw_coverage(rows, args.o, folder.resolve().name)
+        print(f"wrote {args.o}")
+        return
+    style = args.format or next((name for name, suffix in FORMATS.items() if suffix == ending), None)
+    if args.o and style is None:
+        raise LabelSetError(
+            f"-o {args.o}: expected an ending of {', '.join((*FORMATS.values(), *PICTURES))}, or --format"
+        )
+    text = format_table(rows, style or "text")
+    if style in (None, "text") and (legend := describe_label_sets(contract)):
+        text += f"\n{legend}"
+    if args.o:
+        write_text(args.o, text)
+        print(f"wrote {args.o}")
+    else:
+        print(text, end="")

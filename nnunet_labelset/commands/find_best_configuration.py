@@ -1,0 +1,33 @@
+"""`nnunet_labelset find_best_configuration`: nnU-Net's command of this name, decided by label-set-aware Dice."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import combinations
+
+from nnunet_labelset.io.parallel import default_processes
+from nnunet_labelset.nnunet.selection import CONFIGURATIONS, Selection, choose, write_choice
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dataset_name_or_id", help="data set: id or name")
+    parser.add_argument("-tr", nargs="+", default=["nnUNetTrainerLeafDice"], help="trainers (default: %(default)s)")
+    parser.add_argument("-c", nargs="+", default=list(CONFIGURATIONS), help="configurations (default: %(default)s)")
+    parser.add_argument("-p", nargs="+", default=["nnUNetPlans"], help="plans (default: %(default)s)")
+    parser.add_argument("-f", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="folds (default: %(default)s)")
+    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+    parser.add_argument("--disable_ensembling", action="store_true", help="compare single models only")
+    parser.add_argument("--no_overwrite", action="store_true", help="keep what an earlier run collected and ensembled")
+
+
+def run(args: argparse.Namespace) -> None:
+    selection = Selection(args.dataset_name_or_id, args.f, args.np, not args.no_overwrite)
+    models = selection.available(args.tr, args.c, args.p)
+    ensembling = len(models) > 1 and not args.disable_ensembling
+    if ensembling:
+        selection.require_probabilities(models)
+    candidates = [selection.model(model) for model in models]
+    if ensembling:
+        candidates += [selection.ensemble(first, second) for first, second in combinations(models, 2)]
+    best = choose(candidates)
+    write_choice(selection, candidates, best, models, ensembling=not args.disable_ensembling)

@@ -1,0 +1,59 @@
+"""`nnunet_labelset report`: one self-contained HTML file about one evaluation or several."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.evaluation.compare import load_results
+from nnunet_labelset.io.files import write_text
+from nnunet_labelset.report.build import build_report
+from nnunet_labelset.report.curves import Curves, read_curves
+from nnunet_labelset.report.result import Result
+
+
+def _models(folders: Sequence[str]) -> dict[str, list[Curves]]:
+    models = {}
+    for folder in folders:
+        curves = read_curves(folder)
+        if not curves:
+            raise LabelSetError(
+                f"{folder}: no fold_*/training_log_*.txt with a finished epoch: expected a model folder"
+            )
+        name = Path(folder).absolute().name
+        models[name if name not in models else str(folder)] = curves
+    return models
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions")
+    add("-o", required=True, metavar="FILE", help="the report, such as report.html")
+    add("-m", nargs="+", default=[], metavar="FOLDER", help="model folders (TRAINER__PLANS__CONFIGURATION), for curves")
+    add("--baseline", metavar="NAME", help="compare against this method (default: the first)")
+    add("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
+    add("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
+    add("--worst", type=int, default=3, metavar="N", help="worst cases to draw; 0: no pictures (default: %(default)s)")
+    add("--title", default="Evaluation report", help="default: %(default)s")
+
+
+def run(args: argparse.Namespace) -> None:
+    if not 0 < args.alpha < 1:
+        raise LabelSetError(f"Expected --alpha to be between 0 and 1, but got {args.alpha}")
+    if args.worst < 0:
+        raise LabelSetError(f"Expected --worst to be 0 or more, but got {args.worst}")
+    target = Path(os.path.abspath(args.o))
+    if target.is_dir() or target.suffix.lower() not in (".html", ".htm"):
+        raise LabelSetError(f"-o {args.o}: expected the name of an .html file")
+    contents, sources = load_results(args.results)
+    baseline = args.baseline or next(iter(contents))
+    if baseline not in contents:
+        raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, contents)}")
+    results = [Result(name, Path(sources[name]), content) for name, content in contents.items()]
+    models = _models(args.m)
+    html = build_report(results, baseline, models, target.parent, args.title, args.worst, args.alpha, args.holm)
+    write_text(target, html)
+    print(f"written to {target} ({len(html) / 1e6:.1f} MB)")

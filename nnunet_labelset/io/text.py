@@ -1,0 +1,11 @@
+"""Words for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def some(names: Iterable[object], most: int = 5) -> str:
+    """A list of names for a message, cut after `most`."""
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:most]) + (f", ... ({len(shown)} in all)" if len(shown) > most else "")

@@ -1,0 +1,37 @@
+"""Where nnU-Net keeps its data sets: found, or explained."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nnunet_labelset.errors import LabelSetError
+
+
+def nnunet_folder(variable: str) -> Path:
+    """The folder that one of nnU-Net's environment variables names (`nnUNet_raw`, ...)."""
+    folder = os.environ.get(variable)
+    if not folder:
+        raise LabelSetError(f"{variable} is not set: export {variable}=/your/folder, as nnU-Net needs it")
+    return Path(folder)
+
+
+def find_dataset(dataset: str | int, variable: str = "nnUNet_raw") -> Path:
+    """The folder of a data set, given as id (`27`), name (`Dataset027_Name`) or path.
+
+    `variable` is nnU-Net's name of the folder to look in: `nnUNet_raw`, `nnUNet_preprocessed` or `nnUNet_results`.
+    """
+    dataset = str(dataset)
+    if not dataset.isdigit():
+        if (Path(dataset) / "dataset.json").is_file():
+            return Path(dataset)
+        if not dataset.startswith("Dataset") or os.sep in dataset:
+            raise LabelSetError(f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder")
+    root = nnunet_folder(variable)
+    pattern = f"Dataset{int(dataset):03d}_*" if dataset.isdigit() else dataset
+    found = sorted(path for path in root.glob(pattern) if path.is_dir())
+    if not found:
+        raise LabelSetError(f"{root}: no data set {dataset} (looked for {pattern})")
+    if len(found) > 1:
+        raise LabelSetError(f"{root}: several data sets have id {dataset}: {', '.join(path.name for path in found)}")
+    return found[0]

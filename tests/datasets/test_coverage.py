@@ -1,0 +1,156 @@
+"""`coverage`: Table 1 of the paper from the contract alone, in every form."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+
+import pytest
+
+from nnunet_labelset import Contract, LabelSetError
+from nnunet_labelset.cli import main
+from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
+from nnunet_labelset.datasets.coverage_picture import draw_coverage
+from tests.helpers.small_dataset import write_dataset
+
+LEAVES = [
+    "background",
+    "white_matter",
+    "ventricles",
+    "cerebellum",
+    "external_csf",
+    "cortical_gray_matter",
+    "deep_gray_matter",
+    "brainstem",
+    "corpus_callosum",
+]
+# The training part of the paper's Table 1; the controls differ case by case.
+NUMBERS = {"atlas": 18, "controls": 62, "controls_csf": 36, "controls_csf_cc": 18, "spina_bifida": 30}
+PROTOCOLS = {
+    "atlas": {},
+    "controls": {"ignore": LEAVES[4:]},
+    "controls_csf": {"ignore": LEAVES[5:]},
+    "controls_csf_cc": {"ignore": LEAVES[5:8]},
+    "spina_bifida": {"ignore": LEAVES[4:]},
+}
+
+
+@pytest.fixture
+def paper():
+    cases = {f"{protocol}_{i}": protocol for protocol, number in NUMBERS.items() for i in range(number)}
+    labels = {**{leaf: value for value, leaf in enumerate(LEAVES)}, "ignore": 9}
+    block = {"version": 1, "protocols": PROTOCOLS, "cases": cases}
+    return Contract.from_dataset_json({"labels": labels, "label_sets": block})
+
+
+def test_table_1_of_the_paper(paper):
+    groups = {case: protocol.split("_")[0] for case, protocol in paper.cases.items()}
+    rows = coverage_table(paper, groups=groups)
+    assert [(row.group, row.cases, *row.counts.values()) for row in rows] == [
+        ("atlas", 18, 18, 18, 18, 18, 18, 18, 18, 18),
+        ("controls", 116, 116, 116, 116, 54, 0, 0, 0, 18),
+        ("spina", 30, 30, 30, 30, 0, 0, 0, 0, 0),
+        ("all", 164, 164, 164, 164, 72, 18, 18, 18, 36),
+    ]
+    assert [row.cases for row in coverage_table(paper)] == [*NUMBERS.values(), 164]
+
+
+def test_chosen_cases(paper):
+    (row,) = coverage_table(paper, cases=["atlas_0", "atlas_1"])
+    assert (row.group, row.cases, row.counts["brainstem"]) == ("atlas", 2, 2)
+    with pytest.raises(LabelSetError, match=r"1 case\(s\) without a protocol: 'atlas_99'"):
+        coverage_table(paper, cases=["atlas_99"])
+
+
+def test_text(paper):
+    assert format_table(coverage_table(paper, cases=["atlas_0", "controls_csf_1"])) == (
+        "                                                               cortical    deep\n"
+        "                      white                          external      gray    gray               corpus\n"
+        "group         cases  matter  ventricles  cerebellum       csf    matter  matter  brainstem  callosum\n"
+        "------------  -----  ------  ----------  ----------  --------  --------  ------  ---------  --------\n"
+        "atlas             1       1           1           1         1         1       1          1         1\n"
+        "controls_csf      1       1           1           1         1         0       0          0         0\n"
+        "all               2       2           2           2         2         1       1          1         1\n"
+    )
+    assert "  controls_csf_cc: ignore = {cortical_gray_matter, deep_gray_matter, brainstem}\n" in describe_label_sets(
+        paper
+    )
+
+
+def test_many_leaves_go_into_rows():
+    labels = {"background": 0, **{f"organ_{i}": i for i in range(1, 60)}}
+    block = {"version": 1, "protocols": {"p": {}}, "cases": {"a": "p"}}
+    text = format_table(coverage_table(Contract.from_dataset_json({"labels": labels, "label_sets": block})))
+    assert "organ_59  1\n" in text
+    assert max(map(len, text.splitlines())) < 40
+
+
+def test_markdown_and_csv_have_the_same_cells(paper):
+    rows = coverage_table(paper)
+    markdown = [line.strip("| ").split(" | ") for line in format_table(rows, "markdown").splitlines()]
+    assert markdown.pop(1) == ["---", *["---:"] * 9]
+    assert markdown == list(csv.reader(format_table(rows, "csv").splitlines()))
+    assert len(markdown) == 1 + len(rows)
+    with pytest.raises(LabelSetError, match="one of text, markdown, csv, but got 'html'"):
+        format_table(rows, "html")
+
+
+@pytest.mark.parametrize("name", ["deep/coverage.png", "coverage.svg"])
+def test_picture(paper, tmp_path, name):
+    draw_coverage(coverage_table(paper), tmp_path / name, "Paper")
+    content = (tmp_path / name).read_bytes()
+    assert content.startswith(b"\x89PNG") if name.endswith("png") else b"<svg" in content
+    assert [path.name for path in (tmp_path / name).parent.iterdir()] == [name.split("/")[-1]]
+
+
+class TestCommand:
+    def test_on_screen(self, tmp_path, capsys):
+        folder = write_dataset(tmp_path)
+        assert main(["coverage", "-d", str(folder)]) == 0
+        out = capsys.readouterr().out
+        lines = [line.split() for line in out.splitlines()]
+        assert ["training", "no_spleen", "2", "2", "0", "0"] in lines
+        assert ["training", "merged", "2", "0", "0", "2"] in lines
+        assert ["training", "all", "6", "4", "2", "4"] in lines
+        assert ["test", "full", "1", "1", "1", "1"] in lines
+        assert "merged: liver = {liver, tumour}" in out
+
+    def test_groups_from_a_table(self, tmp_path, capsys):
+        """Lines name a case, or the part of it that is the participant; a case without a line is counted apart."""
+        folder = write_dataset(tmp_path)
+        table = tmp_path / "participants.tsv"
+        table.write_text(
+            "\ufeffparticipant_id\tPathology\nfull\tnormal\nno_spleen_1\tnormal\nmerged\tother\ntest_1\t\n"
+        )
+        arguments = ["coverage", "-d", str(folder), "--table", str(table), "--format", "csv", "--group-by"]
+        assert main([*arguments, "Pathology"]) == 0
+        assert capsys.readouterr().out.splitlines()[1:] == [
+            "training,normal,3,3,2,2",
+            "training,other,2,0,0,2",
+            "training,(no entry),1,1,0,0",
+            "training,all,6,4,2,4",
+            "test,(no entry),1,1,1,1",
+        ]
+        assert main([*arguments, "pathology"]) == 1
+        assert "no column 'pathology'; did you mean 'Pathology'?" in capsys.readouterr().err
+        table.write_text("participant_id\tPathology\nsub-001\tnormal\n")
+        assert main([*arguments, "Pathology"]) == 1
+        assert "no line is about any case" in capsys.readouterr().err
+        assert main(["coverage", "-d", str(folder), "--table", str(table)]) == 1
+        assert "belong together" in capsys.readouterr().err
+
+    def test_files(self, tmp_path, capsys):
+        folder = write_dataset(tmp_path)
+        for name, start in (("t.md", b"| part"), ("t.csv", b"part,"), ("t.txt", b"part "), ("t.png", b"\x89PNG")):
+            assert main(["coverage", "-d", str(folder), "-o", str(tmp_path / name)]) == 0
+            assert (tmp_path / name).read_bytes().startswith(start)
+        capsys.readouterr()
+        assert main(["coverage", "-d", str(folder), "-o", str(tmp_path / "t.xls")]) == 1
+        assert "t.xls: expected an ending of" in capsys.readouterr().err
+
+    def test_needs_neither_torch_nor_matplotlib(self, tmp_path):
+        folder = write_dataset(tmp_path)
+        code = f"import sys; from nnunet_labelset.cli import main; main(['coverage', '-d', {str(folder)!r}]); "
+        code += "sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

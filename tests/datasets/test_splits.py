@@ -1,0 +1,186 @@
+"""`splits`: what every split must satisfy, for random contracts, and the command."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnunet_labelset import Contract, LabelSetError
+from nnunet_labelset.cli import main
+from nnunet_labelset.datasets.folds import always_trained, k_folds, random_splits, subjects_of
+from tests.helpers.small_dataset import write_dataset
+
+
+def make_contract(protocols, cases):
+    """Leaves a, b, c, d; a protocol is given as the leaves that it leaves out."""
+    labels = {"background": 0, "a": 1, "b": 2, "c": 3, "d": 4, "ignore": 5}
+    # one leaf alone would be a singleton set, which says that it *is* annotated
+    sets = {name: {"ignore": ["background", *out]} if out else {} for name, out in protocols.items()}
+    block = {"version": 1, "protocols": sets, "cases": cases}
+    return Contract.from_dataset_json({"labels": labels, "label_sets": block})
+
+
+@st.composite
+def contracts(draw):
+    protocols = draw(st.lists(st.sets(st.sampled_from("abcd")), min_size=1, max_size=4, unique_by=frozenset))
+    names = [f"p{i}" for i in range(len(protocols))]
+    chosen = draw(st.lists(st.sampled_from(names), min_size=2, max_size=30))
+    cases = {f"case_{i:02d}": protocol for i, protocol in enumerate(chosen)}
+    return make_contract(dict(zip(names, protocols, strict=True)), cases)
+
+
+def check_split(contract, split, subject=None):
+    """What holds for each split whatever its kind."""
+    train, val = split["train"], split["val"]
+    assert sorted(train + val) == sorted(contract.cases)
+    assert val
+    assert train
+    covered = {leaf for case in train for leaf in contract.annotated(case)}
+    assert covered == {leaf for case in contract.cases for leaf in contract.annotated(case)}
+    if subject:
+        assert not {subject[case] for case in train} & {subject[case] for case in val}
+
+
+@settings(max_examples=150, deadline=None)
+@given(contracts(), st.integers(2, 6), st.integers(0, 5))
+def test_folds(contract, k, seed):
+    subjects = subjects_of(contract, contract.cases)
+    kept = {case for subject in always_trained(subjects) for case in subject.cases}
+    try:
+        splits = k_folds(subjects, k, seed)
+    except LabelSetError:
+        assert len(contract.cases) - len(kept) < 2 * k  # only a crowded data set may be refused
+        return
+    assert len(splits) == k
+    for split in splits:
+        check_split(contract, split)
+    assert sorted(case for split in splits for case in split["val"]) == sorted(set(contract.cases) - kept)
+    for protocol in contract.protocols:
+        numbers = [sum(contract.cases[case] == protocol for case in split["val"]) for split in splits]
+        assert max(numbers) - min(numbers) <= 1
+
+
+@settings(max_examples=100, deadline=None)
+@given(contracts(), st.floats(0.05, 0.5), st.data())
+def test_random_splits(contract, fraction, data):
+    numbers = st.integers(0, 8)
+    subject = {case: str(data.draw(numbers)) for case in contract.cases}
+    subjects = subjects_of(contract, contract.cases, subject)
+    assert sorted(case for s in subjects for case in s.cases) == sorted(contract.cases)
+    if len(always_trained(subjects)) == len(subjects):
+        with pytest.raises(LabelSetError, match="each subject is the only one that annotates some leaf"):
+            random_splits(subjects, 4, fraction)
+        return
+    splits = random_splits(subjects, 4, fraction)
+    assert splits == random_splits(subjects, 4, fraction)
+    largest = max(len(s.cases) for s in subjects)
+    for split in splits:
+        check_split(contract, split, subject)
+        assert len(split["val"]) < fraction * len(contract.cases) + largest
+
+
+def test_the_paper():
+    """10 splits 90/10 of 18 atlases, 116 controls and 30 spina bifida cases."""
+    sizes = {"atlas": 18, "controls": 62, "controls_csf": 36, "controls_cc": 18, "spina_bifida": 30}
+    out = {"atlas": "", "controls": "bcd", "controls_csf": "cd", "controls_cc": "bc", "spina_bifida": "bcd"}
+    contract = make_contract(out, {f"{name}_{i}": name for name, size in sizes.items() for i in range(size)})
+    splits = random_splits(subjects_of(contract, contract.cases), 10, 0.1)
+    for split in splits:
+        check_split(contract, split)
+        assert Counter(contract.cases[case] for case in split["val"]) == {
+            "atlas": 2,
+            "controls": 6,
+            "controls_csf": 3,
+            "controls_cc": 2,
+            "spina_bifida": 3,
+        }
+    assert len({tuple(split["val"]) for split in splits}) == 10
+
+
+def test_leaf_that_one_case_annotates():
+    contract = make_contract({"p": "d", "q": ""}, {"x1": "p", "x2": "p", "x3": "p", "only": "q"})
+    splits = k_folds(subjects_of(contract, contract.cases), 3)
+    assert [split["val"] for split in sorted(splits, key=lambda split: split["val"])] == [["x1"], ["x2"], ["x3"]]
+    with pytest.raises(LabelSetError, match=r"4 folds are impossible with 3 subject\(s\) \(1 more must always"):
+        k_folds(subjects_of(contract, contract.cases), 4)
+
+
+def test_two_cases_of_a_leaf_go_apart():
+    """c is annotated by one case of each of two protocols: stratifying alone could put both into one fold."""
+    cases = {"left": "p", "right": "q", **{f"other_{i}": "r" for i in range(8)}}
+    contract = make_contract({"p": "ad", "q": "bd", "r": "cd"}, cases)
+    for seed in range(20):
+        for split in k_folds(subjects_of(contract, contract.cases), 5, seed):
+            check_split(contract, split)
+
+
+def test_impossible():
+    """Each pair of three cases alone annotates one leaf: two of the three share one of two folds."""
+    contract = make_contract({"p": "cd", "q": "bd", "r": "ad"}, {"x": "p", "y": "q", "z": "r"})
+    with pytest.raises(LabelSetError, match="no 2 folds were found that all train on every leaf"):
+        k_folds(subjects_of(contract, contract.cases), 2)
+    assert len(k_folds(subjects_of(contract, contract.cases), 3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-k", "1"], "-k to be at least 2, but got 1"),
+        (["-k", "9"], "9 folds are impossible with 6 subject(s)"),
+        (["--random", "0"], "--random to be at least 1"),
+        (["--random", "3", "--val-fraction", "1.5"], "between 0 and 1, but got 1.5"),
+        (["--val-fraction", "0.2"], "needs --random"),
+        (["--subject", "(["], "not a regular expression"),
+        (["--subject", "sub-(.*)"], "matches no case"),
+        (["--table", "t.csv"], "--table needs --subject"),
+    ],
+)
+def test_bad_arguments(tmp_path, monkeypatch, capsys, arguments, text):
+    folder = write_dataset(tmp_path)
+    monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
+    assert main(["splits", "-d", str(folder), *arguments]) == 1
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "preprocessed").exists()
+
+
+def test_command(tmp_path, monkeypatch, capsys):
+    folder = write_dataset(tmp_path)
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
+    file = tmp_path / "preprocessed" / folder.name / "splits_final.json"
+    assert main(["splits", "-d", "27", "-k", "2"]) == 0
+    splits = json.loads(file.read_text())
+    assert [len(split["val"]) for split in splits] == [3, 3]
+    assert "fold 0: 3 train, 3 val (1 full, 1 no_spleen, 1 merged)" in capsys.readouterr().out
+    assert main(["splits", "-d", "27", "-k", "2"]) == 0  # the same again is no harm
+    assert main(["splits", "-d", "27", "-k", "3"]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    assert json.loads(file.read_text()) == splits
+    # both cases of a protocol are one subject; nobody else annotates the tumour
+    assert main(["splits", "-d", "27", "-k", "2", "--subject", "(full|no_spleen|merged_.)", "--overwrite"]) == 0
+    for split in json.loads(file.read_text()):
+        assert {"full_1", "full_2"} <= set(split["train"])
+    assert "full_1, full_2 is in no validation: nobody else annotates tumour" in capsys.readouterr().out
+    table = tmp_path / "subjects.csv"
+    table.write_text(
+        "case,subject\n" + "".join(f"{p}_{i},{i}\n" for p in ("full", "merged", "no_spleen") for i in (1, 2))
+    )
+    assert main(["splits", "-d", "27", "-k", "2", "--subject", "subject", "--table", str(table), "--overwrite"]) == 0
+    assert {tuple(split["val"]) for split in json.loads(file.read_text())} == {
+        ("full_1", "merged_1", "no_spleen_1"),
+        ("full_2", "merged_2", "no_spleen_2"),
+    }
+
+
+def test_preprocessed_data_set_alone(tmp_path, monkeypatch):
+    """On a training machine the raw data set may not be there."""
+    folder = write_dataset(tmp_path / "preprocessed")
+    (folder / "labelsTr").rename(folder / "gt_segmentations")
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path / "raw"))
+    monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
+    assert main(["splits", "-d", "27", "--random", "2", "--val-fraction", "0.3"]) == 0
+    assert [len(split["val"]) for split in json.loads((folder / "splits_final.json").read_text())] == [2, 2]

@@ -1,0 +1,212 @@
+"""`nnunet_labelset compare`: paired tests by hand and against SciPy, tables, bad input."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.evaluation.compare import comparison
+from nnunet_labelset.evaluation.statistics import describe, holm, paired_test
+from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
+
+LEAVES = ["white_matter", "corpus_callosum"]
+
+
+def evaluated(dice, hd95=None, first=0, cap=None, leaves=LEAVES):
+    """The parts of a metrics.json that count here: Dice and HD95 per leaf, one list entry per case."""
+    cases = []
+    for index in range(len(dice[0])):
+        scores = {
+            leaf: {
+                "outcome": "scored",
+                "union": None,
+                "n_ref": 10 + first + index,
+                "dice": dice[row][index],
+                "hd95": None if hd95 is None else hd95[row][index],
+            }
+            for row, leaf in enumerate(leaves)
+        }
+        cases.append({"case": f"case_{first + index:02d}", "leaves": scores})
+    settings = {"hd95": hd95 is not None, "hd95_cap": cap}
+    return {"version": 1, "settings": settings, "leaves": list(leaves), "cases": cases}
+
+
+def saved(folder, name, content):
+    (folder / name).mkdir()
+    (folder / name / "metrics.json").write_text(json.dumps(content))
+    return str(folder / name)
+
+
+def cell(content, method, leaf, metric="dice"):
+    (found,) = (c for c in content["cells"] if (c["method"], c["leaf"], c["metric"]) == (method, leaf, metric))
+    return found
+
+
+def error_of(capsys, *arguments):
+    assert main(["compare", *map(str, arguments)]) == 1
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1, text
+    return text
+
+
+def test_describe():
+    assert describe([1, None, 2, 6]) == {"n": 3, "mean": 3, "sd": pytest.approx(7**0.5), "median": 2}
+    assert describe([2]) == {"n": 1, "mean": 2, "sd": None, "median": 2}
+    assert describe([None]) == {"n": 0, "mean": None, "sd": None, "median": None}
+
+
+def test_paired_test_by_hand():
+    """Differences 1, -2, 3, 4: ranks 1..4, 2 of 16 sign patterns are as extreme on each side as rank sum 2: 6/16."""
+    found = paired_test([0, 2, 0, 0], [1, 0, 3, 4])
+    assert (found.n_pairs, found.n_zero, found.statistic) == (4, 0, 2)
+    assert found.p == pytest.approx(2 * 3 / 16)  # rank sums 0, 1, 2
+    assert found.effect == pytest.approx((1 - 2 + 3 + 4) / 10)
+    assert (found.mean_difference, found.median_difference) == (1.5, 2)
+
+
+def test_ties_zeros_and_missing_pairs_by_hand():
+    """Pairs with None drop out, one difference is 0; |d| = 1, 1, 1 share the rank 2."""
+    found = paired_test([0, 0, 0, 5, None, 1], [1, 1, -1, 5, 3, None])
+    assert (found.n_pairs, found.n_zero) == (4, 1)
+    assert found.effect == pytest.approx((2 + 2 - 2) / 6)
+    assert found.p == 1
+    # differences that are equal but for rounding are ties: 0.8 - 0, 1.6 - 0.8, 2.4 - 1.6
+    found = paired_test([0, 0.8, 1.6], [0.8, 1.6, 2.4])
+    assert found.statistic == 0
+    assert found.p == pytest.approx(2 / 8)
+
+
+def test_no_pairs_or_no_differences():
+    assert paired_test([None, 1], [2, None]) == (0, 0, None, None, None, None, None)
+    assert paired_test([1, 2], [1, 2]) == (2, 2, 0, 0, None, None, None)
+    assert paired_test([1], [2]).p == 1
+
+
+@pytest.mark.parametrize("n", [2, 5, 9, 13, 14, 30, 60])
+@pytest.mark.parametrize("grid", [None, 0.25])
+def test_agrees_with_scipy(n, grid):
+    rng = np.random.default_rng(n)
+    a, b = rng.uniform(0, 3, n), rng.uniform(0, 3, n)
+    if grid:  # ties and zero differences
+        a, b = np.round(a / grid) * grid, np.round(b / grid) * grid
+    found, expected = paired_test(a.tolist(), b.tolist()), stats.wilcoxon(a, b)
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
+    assert found.statistic == pytest.approx(expected.statistic)
+    assert found.n_zero == (a == b).sum()
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, None, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), None, pytest.approx(0.06)]
+    assert holm([0.9, 0.8]) == [1, 1]
+    assert holm([]) == []
+
+
+def test_marks_and_best():
+    n = 10
+    low, high = [0.5 + 0.01 * i for i in range(n)], [0.7 + 0.012 * i for i in range(n)]
+    far, near = [9 + 0.1 * i for i in range(n)], [3 + 0.11 * i for i in range(n)]
+    results = {"base": evaluated([low, high], [far, near]), "ours": evaluated([high, low], [near, far])}
+    content = comparison(results, "base")
+    assert [cell(content, "ours", leaf)["mark"] for leaf in LEAVES] == ["better", "worse"]
+    assert [cell(content, "ours", leaf, "hd95")["mark"] for leaf in LEAVES] == ["better", "worse"]
+    assert [cell(content, "ours", leaf, "hd95")["best"] for leaf in LEAVES] == [True, False]
+    assert [cell(content, "base", leaf)["mark"] for leaf in LEAVES] == ["", ""]
+    (test,) = (t for t in content["tests"] if (t["leaf"], t["metric"]) == ("white_matter", "hd95"))
+    assert test["p"] == pytest.approx(2 / 2**n)
+    assert test["effect"] == -1
+    assert test["better"] == "ours"
+    # the other way round, the tests still read "b - baseline"
+    again = comparison(dict(reversed(results.items())), "base")
+    assert [t["b"] for t in again["tests"]] == ["ours"] * 4
+    # Holm: two tests per metric; the level of one case in a thousand is no longer reached
+    strict = comparison(results, "base", alpha=0.003, correct=True)
+    assert comparison(results, "base", alpha=0.003)["tests"][0]["significant"]
+    assert not strict["tests"][0]["significant"]
+    assert strict["tests"][0]["p_adjusted"] == pytest.approx(4 / 2**n)
+    assert "corrected by Holm's method over all pairs and leaves (2 tests of DSC, 2 tests of HD95)" in markdown_tables(
+        strict
+    )
+
+
+def test_common_cases_and_missing_scores():
+    one = evaluated([[0.1, 0.2, 0.3, 0.4], [None, None, 0.3, 0.4]])
+    two = evaluated([[0.2, 0.3, 0.4, 0.5], [0.1, None, None, 0.6]], first=1)
+    content = comparison({"one": one, "two": two}, "one")
+    assert content["cases"] == ["case_01", "case_02", "case_03"]
+    assert content["left_out"] == {"one": ["case_00"], "two": ["case_04"]}
+    assert content["metrics"] == ["dice"]
+    assert cell(content, "one", "corpus_callosum")["n"] == 2
+    assert cell(content, "two", "corpus_callosum")["n"] == 1
+    assert [test["n_pairs"] for test in content["tests"]] == [3, 0]
+    text = markdown_tables(content)
+    assert "| n | DSC | 3 | 2/1 |" in text
+    assert "1 case(s) of one are not in all result sets" in text
+    assert "no p-value can be below" in text
+
+
+def test_tables_escape_names():
+    results = {"a_1|x": evaluated([[0.1, 0.2], [0.3, 0.4]]), "50%": evaluated([[0.2, 0.3], [0.3, 0.4]])}
+    content = comparison(results, "50%")
+    markdown, latex = markdown_tables(content), latex_tables(content)
+    assert "| a\\_1\\|x | DSC | 15.0 (7.1) | **35.0** (7.1) |" in markdown
+    assert "| 50% | DSC | **25.0** (7.1) | **35.0** (7.1) |" in markdown
+    assert r"a\_1$|$x & DSC & 15.0 (7.1) & \textbf{35.0} (7.1) \\" in latex
+    assert r"50\% & DSC & \textbf{25.0} (7.1)" in latex
+    assert "equal, n=2" in markdown
+    for row in (line for line in latex.splitlines() if line.endswith(r"\\")):
+        assert row.replace(r"\&", "").count("&") == 3
+
+
+def test_files(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    first, second, third = (
+        saved(tmp_path, name, evaluated(rng.uniform(0, 1, (2, 6)).tolist(), rng.uniform(1, 9, (2, 6)).tolist()))
+        for name in ("x", "y", "z")
+    )
+    arguments = ["compare", first, f"Leaf-Dice={second}", third, "--baseline", "z", "-o", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert "| Leaf-Dice vs. z | DSC |" in capsys.readouterr().out
+    content = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert content["methods"] == ["x", "Leaf-Dice", "z"]
+    assert content["sources"]["Leaf-Dice"] == f"{second}/metrics.json"
+    with open(tmp_path / "out" / "tests.csv") as file:
+        tests = list(csv.DictReader(file))
+    assert len(tests) == 3 * 2 * 2
+    assert {(test["a"], test["b"]) for test in tests} == {("x", "Leaf-Dice"), ("z", "x"), ("z", "Leaf-Dice")}
+    with open(tmp_path / "out" / "table.csv") as file:
+        assert len(list(csv.DictReader(file))) == 3 * 2 * 2
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert set(before) == {"comparison.json", "table.md", "table.tex", "table.csv", "tests.csv"}
+    assert main(arguments) == 0
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+
+
+def test_bad_input(tmp_path, capsys):
+    good = evaluated([[0.1, 0.2], [0.3, 0.4]], [[1, 2], [3, 4]])
+    a = saved(tmp_path, "a", good)
+    out = ("-o", tmp_path / "out")
+    assert "two or more result sets" in error_of(capsys, a, *out)
+    assert "two result sets are called 'a'" in error_of(capsys, a, a, *out)
+    assert "no metrics.json there" in error_of(capsys, a, tmp_path / "none", *out)
+    assert "no result set 'c'" in error_of(capsys, a, f"b={a}", "--baseline", "c", *out)
+    assert "--alpha" in error_of(capsys, a, f"b={a}", "--alpha", 2, *out)
+    other = saved(tmp_path, "labels", evaluated([[0.1, 0.2], [0.3, 0.4]], leaves=["white_matter", "liver"]))
+    assert "different labels: 'a' has white_matter, corpus_callosum" in error_of(capsys, a, other, *out)
+    other = saved(tmp_path, "cases", evaluated([[0.1, 0.2], [0.3, 0.4]], first=7))
+    assert "no case in common" in error_of(capsys, a, other, *out)
+    other = saved(tmp_path, "single", evaluated([[0.1, 0.2], [0.3, 0.4]], first=1))
+    assert "only the case 'case_01' in common" in error_of(capsys, a, other, *out)
+    other = saved(tmp_path, "capped", evaluated([[0.1, 0.2], [0.3, 0.4]], [[1, 2], [3, 4]], cap=57.6))
+    assert "different --cap (a: None, capped: 57.6)" in error_of(capsys, a, other, *out)
+    changed = evaluated([[0.1, 0.2], [0.3, 0.4]])
+    changed["cases"][1]["leaves"]["white_matter"]["n_ref"] = 3
+    other = saved(tmp_path, "reference", changed)
+    assert "case 'case_01', white_matter: 'a' and 'reference'" in error_of(capsys, a, other, *out)
+    other = saved(tmp_path, "summary", {"metric_per_case": []})
+    assert "not a result of 'nnunet_labelset evaluate'" in error_of(capsys, a, other, *out)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,317 @@
+"""`nnunet_labelset evaluate`: outcomes, unions, files, and what happens when something is wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+from scipy.spatial.distance import dice as dissimilarity
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.evaluation.surface import hd95
+from tests.helpers.evaluation import LABELS, LEAVES, PROTOCOLS, row, write_dataset, write_labels
+
+
+def setup(folder, references, predictions, protocols, **geometry):
+    """A data set with references beside dataset.json, and predictions."""
+    write_dataset(folder / "data", protocols)
+    for case, array in references.items():
+        write_labels(folder / "data" / "labelsTs" / f"{case}.nii.gz", array, **geometry)
+    for case, array in predictions.items():
+        write_labels(folder / "pred" / f"{case}.nii.gz", array, **geometry)
+    return [str(folder / "data" / "labelsTs"), str(folder / "pred"), "-np", "1"]
+
+
+def evaluate(arguments, *more):
+    assert main(["evaluate", *arguments, *map(str, more)]) == 0
+    return json.loads(open(os.path.join(arguments[1], "evaluation", "metrics.json")).read())
+
+
+def error_of(capsys, arguments, *more):
+    assert main(["evaluate", *arguments, *map(str, more)]) == 1
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1, text
+    return text
+
+
+def scores(metrics, case=0):
+    return metrics["cases"][case]["leaves"]
+
+
+def test_four_outcomes_and_scores(tmp_path):
+    references = {"a": row(1, 1, 0, 0, 0, 0), "b": row(1, 1, 4, 4, 4, 0)}
+    predictions = {"a": row(0, 0, 2, 0, 0, 0), "b": row(1, 0, 2, 3, 0, 0)}
+    metrics = evaluate(setup(tmp_path, references, predictions, {"a": "full", "b": "basic"}))
+    assert [scores(metrics)[leaf]["outcome"] for leaf in LEAVES] == ["missed", "absent_in_reference", "absent_in_both"]
+    assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [0, 0, None]
+    assert [scores(metrics, 1)[leaf]["outcome"] for leaf in LEAVES] == ["scored", "unannotated", "unannotated"]
+    assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, None]
+    overall = metrics["summary"]["overall"]["leaves"]
+    assert overall["white_matter"]["dice"] == {
+        "n": 2, "mean": pytest.approx(1 / 3), "sd": pytest.approx(2**0.5 / 3), "median": pytest.approx(1 / 3)
+    }  # fmt: skip
+    assert overall["ventricles"]["outcomes"] == {
+        "scored": 0, "missed": 0, "absent_in_reference": 1, "absent_in_both": 0, "unannotated": 1
+    }  # fmt: skip
+    assert overall["corpus_callosum"]["dice"] == {"n": 0, "mean": None, "sd": None, "median": None}
+    assert metrics["summary"]["overall"]["mean"]["dice"] == pytest.approx((1 / 3 + 0) / 2)
+
+
+def test_union_under_the_leaf_that_the_protocol_names(tmp_path):
+    """FeTA: white matter or corpus callosum, each predicted once, one voxel wrong; full ignore is free."""
+    reference, prediction = row(0, 1, 1, 1, 2, 4), row(1, 1, 3, 2, 2, 3)
+    found = scores(evaluate(setup(tmp_path, {"c": reference}, {"c": prediction}, {"c": "feta"})))
+    white = found["white_matter"]
+    assert white["union"] == ["white_matter", "corpus_callosum"]
+    assert (white["tp"], white["fp"], white["fn"], white["tn"]) == (2, 1, 1, 1)
+    assert white["dice"] == 4 / 6
+    assert white["volume_pred"] == pytest.approx(4e-3)  # all four voxels of 1 mm³, counted or not
+    assert found["corpus_callosum"]["outcome"] == "unannotated"
+    assert found["corpus_callosum"]["union"] is None
+    assert found["ventricles"]["union"] is None
+    assert found["ventricles"]["dice"] == 2 / 3
+
+
+def test_sets_under_ignore_or_a_foreign_leaf_are_no_unions(tmp_path, monkeypatch):
+    monkeypatch.setitem(PROTOCOLS, "foreign", {"ventricles": ["white_matter", "corpus_callosum"]})
+    arguments = setup(tmp_path, {"c": row(0, 2, 1, 4)}, {"c": row(0, 1, 1, 0)}, {"c": "foreign"})
+    found = scores(evaluate(arguments))
+    assert [found[leaf]["union"] for leaf in LEAVES] == [None, None, None]
+    assert [found[leaf]["outcome"] for leaf in LEAVES] == ["scored", "unannotated", "unannotated"]
+
+
+@pytest.mark.parametrize("shape", [(9, 11, 10), (14, 15)])
+def test_full_annotation_agrees_with_other_libraries(tmp_path, shape):
+    rng = np.random.default_rng(3)
+    reference, prediction = (rng.integers(0, 4, shape) for _ in range(2))
+    spacing = (3.0, 0.5, 0.8)[: len(shape)]
+    arguments = setup(tmp_path, {"x": reference}, {"x": prediction}, {"x": "full"}, spacing=spacing)
+    metrics = evaluate(arguments)
+    assert metrics["cases"][0]["spacing"] == pytest.approx(spacing)
+    for value, leaf in enumerate(LEAVES, 1):
+        a, b = reference == value, prediction == value
+        assert scores(metrics)[leaf]["dice"] == pytest.approx(1 - dissimilarity(a.ravel(), b.ravel()), abs=1e-9)
+        assert scores(metrics)[leaf]["hd95"] == pytest.approx(hd95(a, b, spacing), abs=1e-3)
+        unit = np.prod(spacing) / (1000 if len(shape) == 3 else 100)
+        assert scores(metrics)[leaf]["volume_ref"] == pytest.approx(a.sum() * unit)
+    filter_ = sitk.LabelOverlapMeasuresImageFilter()
+    filter_.Execute(*(sitk.GetImageFromArray(array.astype(np.uint8)) for array in (reference, prediction)))
+    for value, leaf in enumerate(LEAVES, 1):
+        assert scores(metrics)[leaf]["dice"] == pytest.approx(filter_.GetDiceCoefficient(value), abs=1e-6)
+
+
+def test_hd95_leaves_uncertain_voxels_out_of_both_masks(tmp_path):
+    """The prediction runs 6 mm into the ignored part: that is not known to be wrong."""
+    reference, prediction = np.zeros((5, 5, 20), int), np.zeros((5, 5, 20), int)
+    reference[1:4, 1:4, 2:6] = 1
+    reference[:, :, 6:] = 4  # full ignore
+    prediction[1:4, 1:4, 2:12] = 1
+    metrics = evaluate(setup(tmp_path, {"x": reference}, {"x": prediction}, {"x": "full"}))
+    assert scores(metrics)["white_matter"]["hd95"] == 0
+    assert scores(metrics)["white_matter"]["dice"] == 1
+    # where `ignore` excludes white matter, it is wrong
+    metrics = evaluate(setup(tmp_path / "2", {"x": reference}, {"x": prediction}, {"x": "basic"}))
+    assert scores(metrics)["white_matter"]["hd95"] == 6
+
+
+def test_cap(tmp_path):
+    far, near = np.zeros((3, 3, 30), int), np.zeros((3, 3, 30), int)
+    far[1, 1, 28] = near[1, 1, 1] = 1
+    far[1, 1, 10] = 2
+    arguments = setup(tmp_path, {"x": far}, {"x": near}, {"x": "full"})
+    assert [scores(evaluate(arguments))[leaf]["hd95"] for leaf in LEAVES] == [27, None, None]
+    assert [scores(evaluate(arguments, "--cap", 20))[leaf]["hd95"] for leaf in LEAVES] == [20, 20, None]
+    assert [scores(evaluate(arguments, "--no_hd95"))[leaf]["hd95"] for leaf in LEAVES] == [None, None, None]
+
+
+def test_files(tmp_path, capsys):
+    from nnunetv2.evaluation.evaluate_predictions import load_summary_json
+
+    references = {"a": row(1, 1, 0, 2), "c": row(1, 1, 0, 2)}
+    predictions = {"a": row(1, 0, 0, 2), "c": row(1, 3, 0, 2)}
+    arguments = setup(tmp_path, references, predictions, {"a": "full", "c": "feta"})
+    (tmp_path / "participants.tsv").write_text("participant_id\tPathology\na\tControl\n")
+    metrics = evaluate(arguments, "--table", tmp_path / "participants.tsv", "--group-by", "Pathology")
+    assert "Pathology: Control, 1 case(s)" in capsys.readouterr().out
+    assert metrics["group_columns"] == ["protocol", "Pathology"]
+    assert [case["groups"]["Pathology"] for case in metrics["cases"]] == ["Control", ""]
+    groups = metrics["summary"]["groups"]
+    assert groups["Pathology"]["Control"]["leaves"]["white_matter"]["dice"]["mean"] == 2 / 3
+    assert groups["protocol"]["feta"]["leaves"]["white_matter"]["union"] == 1
+    output = tmp_path / "pred" / "evaluation"
+    with open(output / "per_case.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["leaf"] for row in rows] == [*LEAVES, *LEAVES]
+    assert rows[3]["union"] == "white_matter+corpus_callosum"
+    assert rows[3]["dice"] == "1"
+    assert rows[5]["dice"] == ""
+    with open(output / "summary.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0] == {
+        "group_column": "", "group": "", "leaf": "white_matter", "metric": "dice", "n": "2", "mean": "0.8333333",
+        "sd": "0.2357023", "median": "0.8333333", "scored": "2", "missed": "0", "absent_in_reference": "0",
+        "absent_in_both": "0", "unannotated": "0", "union": "1",
+    }  # fmt: skip
+    summary = load_summary_json(str(output / "summary.json"))
+    assert summary["mean"][1]["Dice"] == pytest.approx(5 / 6)
+    assert np.isnan(summary["metric_per_case"][1]["metrics"][3]["Dice"])
+
+
+def test_second_run_continues(tmp_path, capsys):
+    predictions = {"a": row(1, 1, 0, 2), "b": row(1, 0, 0, 2)}
+    arguments = setup(
+        tmp_path, {"a": row(1, 1, 0, 2)} | {"b": row(1, 1, 0, 2)}, predictions, {"a": "full", "b": "full"}
+    )
+    broken = tmp_path / "pred" / "b.nii.gz"
+    whole = broken.read_bytes()
+    broken.write_bytes(b"no image")
+    assert "b.nii.gz: not readable" in error_of(capsys, arguments)
+    output = tmp_path / "pred" / "evaluation"
+    assert [path.name for path in sorted(output.rglob("*"))] == ["cases", "a.json"]
+    broken.write_bytes(whole)
+    first = evaluate(arguments)
+    assert "1 of 2 cases are already scored" in capsys.readouterr().out
+    files = {path: path.read_bytes() for path in output.iterdir() if path.is_file()}
+    assert evaluate(arguments) == first
+    assert "2 of 2" in capsys.readouterr().out
+    assert files == {path: path.read_bytes() for path in output.iterdir() if path.is_file()}
+    # a changed prediction is scored again
+    write_labels(broken, row(0, 0, 0, 2))
+    os.utime(broken, ns=(1, 1))
+    assert scores(evaluate(arguments), 1)["white_matter"]["outcome"] == "missed"
+
+
+def test_two_processes_give_the_same(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = [{case: rng.integers(0, 4, (4, 5, 6)) for case in "abc"} for _ in range(2)]
+    arguments = setup(tmp_path, *arrays, dict.fromkeys("abc", "full"))
+    one = evaluate(arguments, "-o", tmp_path / "pred" / "evaluation")
+    for file in (tmp_path / "pred" / "evaluation" / "cases").iterdir():
+        file.unlink()
+    assert evaluate(arguments, "-np", 2) == one
+
+
+def test_annotated_from_a_table(tmp_path, capsys):
+    arguments = setup(
+        tmp_path, {"a": row(0, 1, 0, 2), "b": row(0, 1, 0, 0)}, {"a": row(3, 1, 0, 2), "b": row(2, 1, 1, 0)}, {}
+    )
+    assert "2 case(s) without a protocol: 'a', 'b'" in error_of(capsys, arguments)
+    table = tmp_path / "annotated.csv"
+    table.write_text("case,annotated\na,all\nb,white_matter\n")
+    metrics = evaluate(arguments, "--annotated", table)
+    assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [1, 1, 0]
+    assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, None]
+    table.write_text("case,protocol\na,full\nb,basic\n")
+    assert [case["protocol"] for case in evaluate(arguments, "--annotated", table)["cases"]] == ["full", "basic"]
+    table.write_text("case,annotated\na,all\nb,white_mater\n")
+    assert "case 'b': unknown leaf 'white_mater'; did you mean 'white_matter'?" in error_of(
+        capsys, arguments, "--annotated", table
+    )
+    table.write_text("case,protocol\na,fll\n")
+    assert "case 'a': unknown protocol 'fll'; did you mean 'full'?" in error_of(capsys, arguments, "--annotated", table)
+    for doubled in ("case,annotated\na,all\nb,all\na,white_matter\n", "case,protocol\na,full\nb,full\na,full\n"):
+        table.write_text(doubled)
+        assert "listed more than once: a" in error_of(capsys, arguments, "--annotated", table)
+    table.write_text("case,annotated\na,all\nb\n")
+    assert "annotated.csv, line 3: expected 2 cells" in error_of(capsys, arguments, "--annotated", table)
+    table.write_text("case,leaves\na,all\n")
+    assert "expected the columns 'case' and either" in error_of(capsys, arguments, "--annotated", table)
+
+
+def test_what_a_table_does_not_list_is_not_scored(tmp_path):
+    """Though somebody drew a bit of it: nobody vouches for the rest."""
+    arguments = setup(tmp_path, {"a": row(0, 1, 2, 3)}, {"a": row(0, 1, 1, 3)}, {})
+    (tmp_path / "annotated.csv").write_text("case,annotated\na,white_matter;corpus_callosum\n")
+    found = scores(evaluate(arguments, "--annotated", tmp_path / "annotated.csv"))
+    assert found["ventricles"]["outcome"] == "unannotated"
+    assert [found[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, 1]
+
+
+def test_annotated_from_a_table_needs_no_contract(tmp_path):
+    """Labels in any order, no label_sets, and `ignore`: hidden leaves where some are not listed, anything otherwise."""
+    arrays = {"a": row(0, 1, 4, 0), "b": row(0, 1, 4, 0)}
+    arguments = setup(tmp_path, arrays, {"a": row(0, 1, 1, 2), "b": row(0, 1, 1, 2)}, {})
+    content = {"labels": dict(reversed(LABELS.items())), "file_ending": ".nii.gz"}
+    (tmp_path / "data" / "dataset.json").write_text(json.dumps(content))
+    (tmp_path / "annotated.csv").write_text("case,annotated\na, ventricles ; white_matter\nb,all\n")
+    metrics = evaluate(arguments, "--annotated", tmp_path / "annotated.csv")
+    assert metrics["cases"][0]["protocol"] == "white_matter;ventricles"
+    assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, 0, None]
+    assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [1, 0, None]
+    assert [scores(metrics, n)["corpus_callosum"]["outcome"] for n in (0, 1)] == ["unannotated", "absent_in_both"]
+
+
+@pytest.mark.parametrize(
+    ("geometry", "text"),
+    [
+        ({"origin": (1.0, 0.0, 0.0)}, "differ in origin"),
+        ({"direction": (-1, 0, 0, 0, -1, 0, 0, 0, 1)}, "differ in direction"),
+        ({"spacing": (1, 1, 2)}, "differ in spacing"),
+    ],
+)
+def test_other_geometry_is_an_error_that_names_both_files(tmp_path, capsys, geometry, text):
+    arguments = setup(tmp_path, {"a": row(0, 1, 0, 2)}, {}, {"a": "full"})
+    write_labels(tmp_path / "pred" / "a.nii.gz", row(0, 1, 0, 2), **geometry)
+    message = error_of(capsys, arguments)
+    assert text in message
+    assert str(tmp_path / "data" / "labelsTs" / "a.nii.gz") in message
+    assert str(tmp_path / "pred" / "a.nii.gz") in message
+
+
+def test_other_shape_or_dimension(tmp_path, capsys):
+    arguments = setup(tmp_path, {"a": row(0, 1, 0, 2)}, {"a": row(0, 1, 0)}, {"a": "full"})
+    assert "differ in size" in error_of(capsys, arguments)
+
+
+def test_unexpected_values(tmp_path, capsys):
+    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(4, 1)}, {"a": "full"})
+    assert "a.nii.gz: values 4 are not labels: expected 0..3" in error_of(capsys, arguments)
+    write_labels(tmp_path / "data" / "labelsTs" / "a.nii.gz", row(0, 7))
+    assert "values 7 are not labels: expected 0..4" in error_of(capsys, arguments)
+    write_labels(tmp_path / "data" / "labelsTs" / "a.nii.gz", row(0, 1).astype(np.float32) + 0.25)
+    assert "fractional values" in error_of(capsys, arguments)
+
+
+def test_broken_predictions_are_never_scored(tmp_path, capsys):
+    arguments = setup(tmp_path, {"a": np.tile(row(0, 1, 2, 3), (9, 9, 1))}, {}, {"a": "full"})
+    prediction = write_labels(tmp_path / "pred" / "a.nii.gz", np.tile(row(0, 1, 2, 3), (9, 9, 1)))
+    prediction.write_bytes(prediction.read_bytes()[:-20])
+    assert "a.nii.gz: not readable as an image" in error_of(capsys, arguments)
+    for bad in (np.nan, np.inf):
+        write_labels(prediction, np.where(row(0, 1, 2, 3) == 2, np.float32(bad), 0).repeat(9, 0).repeat(9, 1))
+        assert "a.nii.gz: 81 voxels of the label map are NaN or infinite" in error_of(capsys, arguments)
+
+
+def test_missing_and_extra_predictions(tmp_path, capsys):
+    references = {"a": row(0, 1), "b": row(0, 1)}
+    arguments = setup(tmp_path, references, {"a": row(0, 1), "z": row(0, 1)}, {"a": "full", "b": "full"})
+    assert "1 missing: b, and 1 without reference: z; --chill" in error_of(capsys, arguments)
+    metrics = evaluate(arguments, "--chill")
+    assert [case["case"] for case in metrics["cases"]] == ["a"]
+    assert (metrics["missing_predictions"], metrics["extra_predictions"]) == (["b"], ["z"])
+    write_labels(tmp_path / "pred" / "b.nii.gz", row(0, 1))
+    assert "1 without reference: z" in error_of(capsys, arguments)
+
+
+def test_bad_arguments(tmp_path, capsys):
+    arguments = setup(tmp_path, {"a": row(0, 1)}, {"b": row(0, 1)}, {"a": "full"})
+    assert "no case in common" in error_of(capsys, arguments)
+    assert "no such folder" in error_of(capsys, [arguments[0], str(tmp_path / "nowhere")])
+    assert "no *.nii.gz files" in error_of(capsys, [arguments[0], str(tmp_path)])
+    assert "--cap" in error_of(capsys, arguments, "--cap", -1)
+    assert "belong together" in error_of(capsys, arguments, "--group-by", "centre")
+    people = tmp_path / "people.csv"
+    people.write_text("case,dice,centre\na,8,Leuven\na,8,Zurich\n")
+    (tmp_path / "pred" / "b.nii.gz").rename(tmp_path / "pred" / "a.nii.gz")
+    grouped = [*arguments, "--table", str(people), "--group-by"]
+    assert "--group-by dice: a column of the results has this name" in error_of(capsys, grouped, "dice")
+    assert "'a' is listed with different entries: 'Leuven' and 'Zurich'" in error_of(capsys, grouped, "centre")
+    write_labels(tmp_path / "pred" / "a.nii.gz", row(0, 1))
+    (tmp_path / "file").write_text("")
+    assert "cannot be written: Not a directory" in error_of(capsys, arguments, "--chill", "-o", tmp_path / "file")
+    (tmp_path / "data" / "dataset.json").unlink()
+    assert "name it with -djfile" in error_of(capsys, arguments)

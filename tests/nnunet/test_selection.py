@@ -1,0 +1,207 @@
+"""`nnunet_labelset find_best_configuration` on result folders laid out as nnU-Net leaves them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.nnunet.selection import Candidate, choose, describe_choice
+from tests.helpers.evaluation import dataset, write_labels
+
+CASES = {"a0": "full", "f0": "feta", "a1": "full", "f1": "feta"}
+FOLDS = [["a0", "f0"], ["a1", "f1"]]
+LEAF, MARGINAL = "nnUNetTrainerLeafDice", "nnUNetTrainerMarginalDice"
+
+
+def truth(case):
+    """White matter with ventricles in it and the corpus callosum on top: one component."""
+    array = np.zeros((6, 10, 10), int)
+    array[1:5, 2:8, 2:8] = 1
+    array[2:4, 4:6, 4:6] = 2
+    array[1:5, 2:3, 2 : 7 + int(case[1])] = 3
+    return array
+
+
+def reference(case):
+    array = truth(case)
+    return np.where(array == 3, 1, array) if CASES[case] == "feta" else array
+
+
+def exact(case):
+    """Every leaf right, and one stray voxel far away."""
+    array = truth(case)
+    array[5, 9, 9] = 1
+    return array
+
+
+def follows_values(case):
+    """What the label files say: in FeTA no corpus callosum, and elsewhere only half of it."""
+    array = reference(case)
+    array[1:3][array[1:3] == 3] = 1
+    return array
+
+
+def write_model(results, plans, trainer, configuration, predict, npz=True):
+    folder = results / "Dataset901_Toy" / f"{trainer}__nnUNetPlans__{configuration}"
+    for fold, cases in enumerate(FOLDS):
+        for case in cases:
+            file = folder / f"fold_{fold}" / "validation" / f"{case}.nii.gz"
+            array = predict(case)
+            write_labels(file, array)
+            image = sitk.ReadImage(str(file))
+            geometry = {
+                "spacing": image.GetSpacing(),
+                "origin": image.GetOrigin(),
+                "direction": image.GetDirection(),
+            }
+            if npz:
+                probabilities = np.stack([(array == leaf) * 0.9 + 0.02 for leaf in range(4)]).astype(np.float32)
+                np.savez_compressed(file.with_name(f"{case}.npz"), probabilities=probabilities)
+                file.with_name(f"{case}.pkl").write_bytes(pickle.dumps({"sitk_stuff": geometry}))
+    (folder / "dataset.json").write_text(json.dumps(dataset(CASES)))
+    (folder / "plans.json").write_text(json.dumps(plans))
+
+
+def write_study(root, npz=True):
+    configuration = {"architecture": {}, "data_identifier": "x", "spacing": [1, 1, 1]}
+    plans = {
+        "dataset_name": "Dataset901_Toy",
+        "plans_name": "nnUNetPlans",
+        "image_reader_writer": "SimpleITKIO",
+        "label_manager": "LabelManager",
+        "configurations": {"2d": configuration, "3d_fullres": configuration},
+    }
+    preprocessed = root / "preprocessed" / "Dataset901_Toy"
+    for case in CASES:
+        for folder in (preprocessed / "gt_segmentations", root / "raw" / "Dataset901_Toy" / "labelsTr"):
+            write_labels(folder / f"{case}.nii.gz", reference(case))
+    (preprocessed / "nnUNetPlans.json").write_text(json.dumps(plans))
+    for file in (preprocessed / "dataset.json", root / "raw" / "Dataset901_Toy" / "dataset.json"):
+        file.write_text(json.dumps(dataset(CASES)))
+    write_model(root / "results", plans, LEAF, "2d", follows_values, npz)
+    write_model(root / "results", plans, LEAF, "3d_fullres", exact, npz)
+    return root
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    def use(root):
+        for name in ("raw", "preprocessed", "results"):
+            monkeypatch.setenv(f"nnUNet_{name}", str(root / name))
+        return root / "results" / "Dataset901_Toy"
+
+    return use
+
+
+def error_of(capsys, *arguments):
+    assert main(["find_best_configuration", *arguments]) == 1
+    text = capsys.readouterr().err
+    assert text.strip().count("\n") == 0, text
+    return text
+
+
+def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
+    results = environment(write_study(tmp_path))
+    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "-tr", LEAF]) == 0
+    output = capsys.readouterr().out
+    best, other = f"{LEAF}__nnUNetPlans__3d_fullres", f"{LEAF}__nnUNetPlans__2d"
+
+    information = json.loads((results / "inference_information.json").read_text())
+    found, theirs = information["all_results"], information["all_results_of_nnunet"]
+    assert len(found) == 3  # two models and their ensemble
+    # by hand: white matter of the two full cases, one stray voxel each; ventricles and corpus callosum are right
+    sizes = [(truth(case) == 1).sum() for case in ("a0", "a1")]
+    white = np.mean([2 * size / (2 * size + 1) for size in sizes])
+    assert found[best] == pytest.approx((white + 1 + 1) / 3)
+    assert found[other] < found[best]
+    assert theirs[other] > theirs[best]
+    assert information["choice_of_nnunet"] == other
+    assert f"Best by label-set-aware Dice: {best}" in output
+    assert f"nnUNetv2_find_best_configuration would choose {other}" in output
+
+    # the stray voxels go, so that nothing is wrong any more
+    assert information["best_model_or_ensemble"]["result_on_crossval_post_pp"] == 1
+    merged = results / best / "crossval_results_folds_0_1"
+    with open(merged / "postprocessing.pkl", "rb") as file:
+        functions, options = pickle.load(file)
+    assert [function.__name__ for function in functions] == ["remove_all_but_largest_component_from_segmentation"]
+    assert options == [{"labels_or_regions": [1, 2, 3]}]
+    assert sorted(file.name for file in (merged / "postprocessed").glob("*.nii.gz")) == sorted(
+        f"{case}.nii.gz" for case in CASES
+    )
+    assert not list(merged.glob(".postprocessing_*"))
+    assert "annotated_cases" in json.loads((merged / "summary.json").read_text())
+    assert "annotated_cases" not in json.loads((merged / "summary_nnunet.json").read_text())
+
+    instructions = (results / "inference_instructions.txt").read_text()
+    assert f"nnUNetv2_predict -d Dataset901_Toy -i INPUT_FOLDER -o OUTPUT_FOLDER -f  0 1 -tr {LEAF} -c 3d_fullres" in (
+        instructions
+    )
+    assert f"-pp_pkl_file {merged / 'postprocessing.pkl'}" in instructions
+
+    # a second run that keeps what is there comes to the same end
+    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "--no_overwrite"]) == 0
+    assert json.loads((results / "inference_information.json").read_text()) == information
+
+    from nnunetv2.postprocessing.remove_connected_components import apply_postprocessing
+
+    processed = apply_postprocessing(exact("a0"), functions, options)
+    assert (processed == truth("a0")).all()
+
+
+def test_agrees_with_nnunet_where_everything_is_annotated(tmp_path, environment, monkeypatch):
+    """The same scores and the same choice, postprocessing included. One leaf, to keep nnU-Net's part short."""
+    monkeypatch.setattr("tests.nnunet.test_selection.CASES", dict.fromkeys(CASES, "full"))
+    monkeypatch.setattr(
+        "tests.nnunet.test_selection.truth", lambda case, all_leaves=truth: np.minimum(all_leaves(case), 1)
+    )
+    monkeypatch.setattr("tests.helpers.evaluation.LABELS", {"background": 0, "white_matter": 1, "ignore": 2})
+    monkeypatch.setattr("tests.helpers.evaluation.PROTOCOLS", {"full": {}})
+    results = environment(write_study(tmp_path))
+    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "-c", "3d_fullres"]) == 0
+    ours = json.loads((results / "inference_information.json").read_text())
+    text = (results / "inference_instructions.txt").read_text()
+    from nnunetv2.evaluation.find_best_configuration import find_best_configuration
+
+    models = [{"plans": "nnUNetPlans", "configuration": "3d_fullres", "trainer": LEAF}]
+    find_best_configuration("Dataset901_Toy", models, num_processes=1, folds=[0, 1])
+    theirs = json.loads((results / "inference_information.json").read_text())
+    for key, value in theirs.items():
+        assert ours[key] == value
+    before, after = (ours["best_model_or_ensemble"][f"result_on_crossval_{when}_pp"] for when in ("pre", "post"))
+    assert before < after == 1
+    assert (results / "inference_instructions.txt").read_text() == text
+
+
+def test_bad_input(tmp_path, environment, capsys, monkeypatch):
+    for name in ("raw", "preprocessed", "results"):
+        monkeypatch.delenv(f"nnUNet_{name}", raising=False)
+    assert "nnUNet_raw is not set" in error_of(capsys, "901")
+    environment(write_study(tmp_path, npz=False))
+    assert "no data set 902" in error_of(capsys, "902")
+    assert "no plans nnUNetResEncUNetMPlans.json" in error_of(capsys, "901", "-p", "nnUNetResEncUNetMPlans")
+    assert "does not have an output folder" in error_of(capsys, "901", "-tr", MARGINAL)
+    assert "none of the configurations 3d_lowres" in error_of(capsys, "901", "-c", "3d_lowres")
+    assert "fold 2" in error_of(capsys, "901", "-c", "2d", "-f", "0", "2", "-np", "1")
+    message = error_of(capsys, "901", "-f", "0", "1", "-np", "1")
+    assert "fold_0/validation: no .npz files to ensemble" in message
+    assert "--disable_ensembling" in message
+
+
+def test_choice_with_undefined_scores(tmp_path):
+    def candidate(name, dice, theirs):
+        return Candidate(name, (), tmp_path, dice, theirs)
+
+    nan = float("nan")
+    first, second, third = candidate("1", nan, 0.5), candidate("2", 0.7, 0.4), candidate("3", 0.7, nan)
+    assert choose([first, second, third]) is second
+    assert "would choose 1" in describe_choice([first, second], second)
+    assert "may fail here" in describe_choice([first, second, third], second)
+    assert "would choose the same" in describe_choice([second], second)
+    with pytest.raises(ValueError, match="no leaf is annotated"):
+        choose([first])

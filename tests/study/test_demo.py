@@ -1,0 +1,60 @@
+"""The demo, whole but tiny: two methods, two steps each, on a handful of phantoms."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.study import demo
+from nnunet_labelset.study.phantom import data as phantom_data
+
+FEW = {"atlas": 3, "controls": 2, "csf": 1, "callosum": 1, "spina_bifida": 2, "test": 1, "feta": 1}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(phantom_data.SIZES, "small", FEW)
+    monkeypatch.setattr(demo, "SMALL", demo.Size("small", 1, 2, ("0",), (16, 16, 16), (4, 8, 8)))
+    ours = {name: trainer for name, trainer in demo.METHODS.items() if name.startswith("Leaf-Dice")}
+    monkeypatch.setattr(demo, "METHODS", ours)
+    return tmp_path / "labelset_demo"
+
+
+def test_data_only(tiny: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(["demo", "--data-only"]) == 0
+    assert sorted(path.name for path in (tiny / "data" / "atlas").iterdir()) == [f"atlas_{i:03d}" for i in (1, 2, 3)]
+    assert not (tiny / "nnUNet_raw").exists()
+
+
+def test_the_whole_road_and_again(tiny: Path, capfd: pytest.CaptureFixture) -> None:
+    assert main(["demo"]) == 0
+    first = capfd.readouterr().out
+    for command in ("convert", "verify", "coverage", "splits", "evaluate", "compare", "report"):
+        assert f"$ nnunet_labelset {command} " in first
+    for command in ("plan_and_preprocess", "preprocess", "train", "predict", "ensemble"):
+        assert re.search(rf"\$ .*nnUNetv2_{command} ", first)
+    # trainings run side by side and are told apart
+    for trainer in demo.METHODS.values():
+        assert f"  {trainer}: Epoch 0" in first
+        assert f"  {trainer}: Pseudo dice [" in first
+    assert "| Leaf-Dice ensemble | DSC |" in first
+    assert "| Mean DSC |" in first
+    assert "<svg" in (tiny / "report.html").read_text()
+    assert main(["demo"]) == 0
+    second = capfd.readouterr().out
+    assert second.count("done before") == len(re.findall(r"^\$ (?!export)", first, re.M))
+    assert second.split("minutes.")[1] == first.split("minutes.")[1]
+
+
+def test_a_failing_step_is_named_and_repeated(tiny: Path, capfd: pytest.CaptureFixture) -> None:
+    assert main(["demo", "--data-only"]) == 0
+    (tiny / "data" / "annotated.csv").unlink()
+    assert main(["demo"]) == 1
+    captured = capfd.readouterr()
+    assert re.search("error: failed: nnunet_labelset convert .*; fix what it says and run the demo again", captured.err)
+    assert "Traceback" not in captured.err
+    assert not list((tiny / "logs").glob("*.done"))

@@ -1,0 +1,315 @@
+"""The mixin inside nnU-Net's trainer, in this process: loss, sampling, counts, start-up."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from nnunetv2.training.dataloading.data_loader import nnUNetDataLoader
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerDA5 import nnUNetTrainerDA5
+from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import nnUNetTrainerNoMirroring
+from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
+
+from nnunet_labelset.losses import LeafDiceLoss
+from nnunet_labelset.trainers import baselines, leaf_dice, marginal, short
+from nnunet_labelset.training.mixin import LabelSetMixin
+from tests.helpers import tiny
+
+TRAINERS = {
+    name: cls
+    for module in (baselines, leaf_dice, marginal, short)
+    for name, cls in vars(module).items()
+    if inspect.isclass(cls) and issubclass(cls, LabelSetMixin) and name.startswith("nnUNetTrainer")
+}
+
+
+def dataset_json(nnunet: tiny.NNUNet) -> dict[str, Any]:
+    return json.loads((nnunet.preprocessed / tiny.NAME / "dataset.json").read_text())
+
+
+def make(nnunet: tiny.NNUNet, cls: type, dataset: dict | None = None, fold: Any = 0, configuration: str = "3d_fullres"):
+    plans = json.loads((nnunet.preprocessed / tiny.NAME / "nnUNetPlans.json").read_text())
+    plans["continue_training"] = False
+    return cls(plans, configuration, fold, dataset or dataset_json(nnunet), torch.device("cpu"))
+
+
+def all_full(nnunet: tiny.NNUNet) -> dict[str, Any]:
+    dataset = dataset_json(nnunet)
+    dataset["label_sets"]["cases"] = dict.fromkeys(dataset["label_sets"]["cases"], "full")
+    return dataset
+
+
+def batch(seed: int, cases: list[str], scales: int = 2, values: int = 4) -> dict[str, Any]:
+    """A batch as nnU-Net's loader makes it: int16 values at every scale of deep supervision."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [16 // 2**i for i in range(scales)]
+    return {
+        "data": torch.randn(len(cases), 1, 16, 16, 16, generator=generator),
+        "target": [
+            torch.randint(values, (len(cases), 1, s, s, s), generator=generator, dtype=torch.int16) for s in sizes
+        ],
+        "keys": np.array(cases),
+    }
+
+
+def test_the_names_that_users_type() -> None:
+    names = {name for name in TRAINERS if not name.endswith("_short")}
+    losses = ["MarginalDice", "MarginalDiceCE", "MarginalDiceFocal", "MarginalCE", "MarginalFocal", "LeafDiceFocal"]
+    lengths = ["", "_5epochs", "_50epochs", "_100epochs", "_250epochs"]
+    expected = [*losses, "SoftTargetDice", "FullySupervisedDice"]
+    expected += [f"{loss}{length}" for loss in ("LeafDice", "LeafDiceCE") for length in lengths]
+    assert names == {f"nnUNetTrainer{name}" for name in expected}
+
+
+def test_nnunet_finds_every_trainer(in_process: tiny.NNUNet) -> None:
+    for name, cls in TRAINERS.items():
+        found = recursive_find_trainer_class_by_name(name)
+        assert found.__name__ == name
+        assert found.loss_class is cls.loss_class
+        assert list(inspect.signature(found.__init__).parameters) == list(
+            inspect.signature(nnUNetTrainer.__init__).parameters
+        )
+
+
+@pytest.mark.parametrize("name", ["nnUNetTrainerLeafDice_5epochs", "nnUNetTrainerLeafDiceCE_250epochs"])
+def test_lengths(in_process: tiny.NNUNet, name: str) -> None:
+    assert make(in_process, TRAINERS[name]).num_epochs == int(name.split("_")[1].removesuffix("epochs"))
+
+
+class PlainLoss(torch.nn.Module):
+    """Mean-class Dice with squares plus cross entropy, straight from the definitions."""
+
+    def forward(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        p, one_hot = logits.softmax(1), F.one_hot(target[:, 0].long(), 4).movedim(-1, 1)
+        axes = (2, 3, 4)
+        dice = 2 * (p * one_hot).sum(axes) / (one_hot.sum(axes) + (p**2).sum(axes) + 1e-5)
+        return 1 - dice.mean() + F.cross_entropy(logits, target[:, 0].long())
+
+
+def test_fully_annotated_data_train_exactly_as_with_the_plain_loss(in_process: tiny.NNUNet) -> None:
+    ours = make(in_process, TRAINERS["nnUNetTrainerLeafDiceCE_short"], all_full(in_process))
+    plain = make(in_process, TRAINERS["nnUNetTrainerLeafDiceCE_short"], all_full(in_process))
+    for trainer in (ours, plain):
+        trainer.initialize()
+    plain.network.load_state_dict(ours.network.state_dict())
+    plain.loss.loss = PlainLoss()
+    for step in range(3):
+        example = batch(step, ["full_0", "part_0"])
+        assert ours.train_step(copy.deepcopy(example))["loss"] == pytest.approx(
+            plain.train_step(copy.deepcopy(example))["loss"], rel=1e-4
+        )
+
+
+def test_deep_supervision_weights_are_those_of_nnunet(in_process: tiny.NNUNet) -> None:
+    ours, plain = make(in_process, TRAINERS["nnUNetTrainerLeafDice"]), make(in_process, nnUNetTrainer)
+    ours.initialize()
+    plain.initialize()
+    assert ours.loss.weight_factors == plain.loss.weight_factors
+    assert isinstance(ours.loss.loss, LeafDiceLoss)
+    assert ours.loss.loss.batch_dice == ours.configuration_manager.batch_dice
+
+
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet, name: str) -> None:
+    trainer = make(in_process, TRAINERS[name])
+    trainer.initialize()
+    example = trainer._encoded(batch(0, ["full_0", "full_1"], values=5))
+    target = example["target"][0]
+    ignored = (target == target.max()).expand(-1, 4, -1, -1, -1)  # value 4 of a "full" case is every leaf
+    assert trainer.label_sets.membership[int(target.max())].all()
+    logits = torch.randn(2, 4, 16, 16, 16, requires_grad=True)
+    other = torch.where(ignored, torch.randn(2, 4, 16, 16, 16), logits.detach())
+    loss = trainer.loss.loss(logits, target)
+    assert loss.item() == pytest.approx(trainer.loss.loss(other, target).item(), abs=1e-6)
+    loss.backward()
+    assert logits.grad is not None
+    assert logits.grad[ignored].abs().max() == 0
+    assert logits.grad[~ignored].abs().max() > 0
+
+
+def test_an_unannotated_value_means_what_its_case_says(in_process: tiny.NNUNet) -> None:
+    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
+    example = batch(0, ["full_0", "part_0", "merged_0"], values=5)
+    encoded = trainer._encoded(example)["target"][0].long()
+    membership = trainer.label_sets.membership
+    for b, sets in enumerate([{4: [0, 1, 2, 3]}, {4: [2, 3]}, {1: [1, 2, 3], 4: [0, 1, 2, 3]}]):
+        for value in range(5):
+            rows = encoded[b][example["target"][0][b] == value].unique()
+            assert len(rows) == 1
+            assert membership[rows[0]].nonzero().flatten().tolist() == sets.get(value, [value])
+
+
+@pytest.mark.parametrize("base", [nnUNetTrainerNoMirroring, nnUNetTrainerDA5])
+def test_the_mixin_goes_with_nnunets_variants(in_process: tiny.NNUNet, base: type) -> None:
+    class Combined(LabelSetMixin, base):  # type: ignore[misc, valid-type]
+        loss_class = LeafDiceLoss
+
+    trainer = make(in_process, Combined)
+    trainer.num_iterations_per_epoch = trainer.num_val_iterations_per_epoch = 1
+    trainer.on_train_start()
+    assert np.isfinite(trainer.train_step(next(trainer.dataloader_train))["loss"])
+
+
+def test_patches_are_centred_on_every_voxel_that_says_something(in_process: tiny.NNUNet) -> None:
+    np.random.seed(0)
+    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], fold="all")
+    training, _ = trainer.get_tr_and_val_datasets()
+    share = {}
+    for case in ("part_0", "full_0"):
+        data, seg, _, properties = training.load_case(case)
+        loader = nnUNetDataLoader(training, 2, (1, 1, 1), (1, 1, 1), trainer.label_manager)
+        values = np.asarray(seg[0])
+        hits = []
+        for _ in range(2000):
+            lower, _ = loader.get_bbox(data.shape[1:], False, properties["class_locations"])
+            hits.append(values[tuple(lower)] == 4)
+        share[case] = np.mean(hits), (values == 4).mean()
+    assert share["part_0"][0] == pytest.approx(share["part_0"][1], abs=0.03)  # like any other voxel
+    assert share["full_0"][0] == 0 < share["full_0"][1]  # may be every leaf: nnU-Net's rule
+
+
+def counts(tp: list[int], fp: list[int], fn: list[int], loss: float = 0.5) -> dict[str, Any]:
+    return {"loss": np.array(loss), "tp_hard": np.array(tp), "fp_hard": np.array(fp), "fn_hard": np.array(fn)}
+
+
+def test_pseudo_dice_leaves_out_what_is_not_annotated(in_process: tiny.NNUNet, tmp_path: Path) -> None:
+    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
+    trainer.initialize()
+    trainer.disable_checkpointing = True
+    best = []
+    epochs = [
+        [counts([0, 0, 0], [9, 9, 9], [0, 0, 0])],  # nothing annotated in the first epoch
+        [counts([4, 0, 0], [2, 9, 0], [0, 0, 0], 0.2), counts([4, 0, 0], [0, 0, 0], [2, 0, 2], 0.4)],
+        [counts([0, 0, 0], [9, 9, 9], [0, 0, 0])],
+    ]
+    for outputs in epochs:
+        trainer.on_epoch_start()
+        trainer.logger.log("lrs", 0.1, trainer.current_epoch)
+        trainer.logger.log("train_losses", 0.1, trainer.current_epoch)
+        trainer.on_validation_epoch_end(outputs)
+        trainer.on_epoch_end()
+        best.append(trainer._best_ema)
+    dice = trainer.logger.get_value("dice_per_class_or_region", step=1)
+    assert dice[0] == pytest.approx(16 / 20)
+    assert np.isnan(dice[1])  # predicted, but annotated nowhere
+    assert dice[2] == 0  # annotated and missed
+    means = trainer.logger.get_value("mean_fg_dice", step=None)
+    assert means == pytest.approx([0, 0.4, 0.4])
+    assert trainer.logger.get_value("val_losses", step=1) == pytest.approx(0.3)
+    assert best == pytest.approx([0, 0.04, 0.076])
+    assert (Path(trainer.output_folder) / "progress.png").is_file()
+
+
+def test_validation_step_counts_what_is_known(in_process: tiny.NNUNet) -> None:
+    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
+    trainer.initialize()
+    trainer.network.eval()
+    example = batch(3, ["full_0", "part_0"], values=5)
+    outputs = trainer.validation_step(copy.deepcopy(example))
+    with torch.no_grad():
+        predicted = trainer.network(example["data"])[0].argmax(1)
+    sets = [[{0}, {1}, {2}, {3}, {0, 1, 2, 3}], [{0}, {1}, {2}, {3}, {2, 3}]]
+    expected = np.zeros((3, 4), int)
+    for b in range(2):
+        for value, leaf in zip(
+            example["target"][0][b].flatten().tolist(), predicted[b].flatten().tolist(), strict=True
+        ):
+            for c in range(4):
+                known = sets[b][value]
+                expected[0, c] += known == {c} and leaf == c
+                expected[1, c] += c not in known and leaf == c
+                expected[2, c] += known == {c} and leaf != c
+    for row, key in enumerate(("tp_hard", "fp_hard", "fn_hard")):
+        assert outputs[key].tolist() == expected[row, 1:].tolist()
+
+
+def test_fully_supervised_trains_on_complete_cases_only(in_process: tiny.NNUNet, capsys: pytest.CaptureFixture) -> None:
+    trainer = make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], fold="all")
+    training, validation = trainer.do_split()
+    assert set(training) == {f"full_{i}" for i in range(4)}
+    assert set(validation) == set(tiny.CASES)
+    assert "4 of 8 training cases are complete" in capsys.readouterr().out
+    dataset = dataset_json(in_process)
+    dataset["label_sets"]["cases"] = dict.fromkeys(tiny.CASES, "no_core")
+    with pytest.raises(SystemExit, match="no fully annotated training case"):
+        make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset).do_split()
+    del dataset["label_sets"]["cases"]["full_0"]  # not listed is not the same as partially annotated
+    with pytest.raises(SystemExit, match="without a protocol: 'full_0'"):
+        make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset, fold="all").do_split()
+
+
+def remove_block(dataset: dict) -> None:
+    del dataset["label_sets"]
+
+
+def add_region(dataset: dict) -> None:
+    dataset["labels"]["shell"] = [1, 2]
+
+
+def misspell(dataset: dict) -> None:
+    dataset["label_sets"]["protocols"]["no_core"]["ignore"] = ["cor", "dot"]
+
+
+def undeclare(dataset: dict) -> None:
+    del dataset["labels"]["ignore"]
+
+
+def forget_ignore(dataset: dict) -> None:
+    """Nothing in dataset.json mentions `ignore`, but the label maps have it."""
+    del dataset["labels"]["ignore"]
+    dataset["label_sets"] |= {"protocols": {"full": {}}, "cases": dict.fromkeys(tiny.CASES, "full")}
+
+
+def unlist(dataset: dict) -> None:
+    del dataset["label_sets"]["cases"]["full_0"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (remove_block, "no 'label_sets' block"),
+        (add_region, "'shell' is a region"),
+        (misspell, "unknown leaf 'cor'; did you mean 'core'"),
+        (undeclare, "does not declare 'ignore'"),
+        (unlist, r"without a protocol: 'full_0'"),
+        (forget_ignore, r"has the value 4, but 'labels' in dataset.json declares 0\.\.3: declare it"),
+    ],
+)
+def test_mistakes_stop_at_once(in_process: tiny.NNUNet, tmp_path: Path, spoil: Any, message: str) -> None:
+    dataset = dataset_json(in_process)
+    spoil(dataset)
+    with pytest.raises(SystemExit, match=message):
+        make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").initialize()
+    if spoil not in (unlist, forget_ignore):
+        assert not (tmp_path / "results").exists()
+
+
+def test_coverage_is_logged_and_a_leaf_that_nobody_annotates(
+    in_process: tiny.NNUNet, capsys: pytest.CaptureFixture
+) -> None:
+    dataset = dataset_json(in_process)
+    dataset["label_sets"]["cases"] = dict.fromkeys(tiny.CASES, "no_core")
+    make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").initialize()
+    printed = capsys.readouterr().out
+    assert "shell           8 of 8" in printed
+    assert "WARNING: no training case annotates 'core'" in printed
+
+
+def test_resuming_with_another_contract_shows_the_difference(in_process: tiny.NNUNet, tmp_path: Path) -> None:
+    first = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
+    first.initialize()
+    checkpoint = tmp_path / "checkpoint.pth"
+    first.save_checkpoint(str(checkpoint))
+    make(in_process, TRAINERS["nnUNetTrainerLeafDice"]).load_checkpoint(str(checkpoint))
+    second = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], all_full(in_process))
+    second._resuming = True
+    with pytest.raises(SystemExit, match="case 'merged_0': merged became full, case 'part_0'"):
+        second.load_checkpoint(str(checkpoint))
