@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nnunet_labelset import label_sets as module
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.losses import label_sets as module
 from nnunet_labelset.losses.label_sets import LabelSets
 
 DATASET = {
