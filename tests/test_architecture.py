@@ -1,4 +1,4 @@
-"""The rules of the house (docs/architecture.md): imports go downwards, verbs are strangers, facts of nnU-Net stay inside."""
+"""The rules of the house (docs/architecture.md): imports go downwards, verbs are strangers, nnU-Net stays inside."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
-from nnunet_labelset.report.curves import Curves
+from nnunet_labelset.nnunet.logs import Curves
 from nnunet_labelset.report.page import page
 from nnunet_labelset.report.result import Result
 from nnunet_labelset.report.sections.cases import cases_section

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -16,12 +15,7 @@ from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
-
-# nnU-Net prints much; these lines show that it goes on.
-TELLING = re.compile(
-    r": (Epoch \d+|Pseudo dice .*|Mean Validation Dice.*|predicting .*)$|^\s+\w+\s+Dice "
-    r"|^(?:Fingerprint extraction|Experiment planning|Configuration: \w+)\.\.\.|^There are \d+ cases that I would"
-)
+from nnunet_labelset.nnunet.logs import telling
 
 
 @dataclass
@@ -41,10 +35,8 @@ class Command:
     def show_progress(self) -> None:
         lines = self.lines()
         for line in lines[self.seen :]:
-            telling = TELLING.search(line.rstrip())
-            if telling:
-                text = re.sub(r"np\.float\d+\((.*?)\)", r"\1", telling.group(1) or line)
-                print(f"  {self.title}{text.strip()}", flush=True)
+            if text := telling(line):
+                print(f"  {self.title}{text}", flush=True)
         self.seen = len(lines)
 
     def finish(self) -> None:

@@ -19,7 +19,7 @@ from matplotlib.image import imread
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.evaluation.compare import comparison, load_results
-from nnunet_labelset.report.curves import read_curves
+from nnunet_labelset.nnunet.logs import read_curves
 from nnunet_labelset.report.overlays import ERROR_COLOURS, CaseSlices, leaf_colour
 from nnunet_labelset.report.plots import line_plot, strip_plot, ticks
 from nnunet_labelset.report.result import Result

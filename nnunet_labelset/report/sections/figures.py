@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from nnunet_labelset.report.curves import Curves
+from nnunet_labelset.nnunet.logs import Curves
 from nnunet_labelset.report.page import legend
 from nnunet_labelset.report.plots import line_plot, strip_plot
 from nnunet_labelset.report.result import METRICS, Result, spoken, used_metrics

@@ -1,6 +1,6 @@
-"""Training curves of the folds of a model, from the logs that nnU-Net writes (`training_log_*.txt`).
+"""What nnU-Net prints and logs: lines that show progress, and the training curves of a model.
 
-The same numbers are in the checkpoints, but the logs are there while a network still trains, and need no torch.
+The numbers of the curves are in the checkpoints too, but logs are there during a training, and need no torch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,12 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+LOGS = "training_log_*.txt"  # of a fold; nnU-Net begins a new one whenever a training goes on
+# nnU-Net prints much; these lines show that it goes on.
+TELLING = re.compile(
+    r": (Epoch \d+|Pseudo dice .*|Mean Validation Dice.*|predicting .*)$|^\s+\w+\s+Dice "
+    r"|^(?:Fingerprint extraction|Experiment planning|Configuration: \w+)\.\.\.|^There are \d+ cases that I would"
+)
 NUMBER = r"(nan|[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 EPOCH = re.compile(r": +Epoch (\d+) *$")
 LOSS = re.compile(rf": +(train_loss|val_loss) +{NUMBER} *$")
@@ -37,9 +43,7 @@ def read_fold(folder: Path) -> Curves:
     """The logs of one fold in the order of their times; where a training went on, its later log counts."""
     curves = Curves(folder.name.removeprefix("fold_"))
     # The numbers in nnU-Net's log names are not padded, so they are compared as numbers.
-    for log in sorted(
-        folder.glob("training_log_*.txt"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]
-    ):
+    for log in sorted(folder.glob(LOGS), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]):
         _read_log(log.read_text(encoding="utf-8", errors="replace"), curves)
     return curves
 
@@ -58,10 +62,20 @@ def _read_log(text: str, curves: Curves) -> None:
         elif epoch is not None and (found := LOSS.search(line)):
             (curves.train_loss if found[1] == "train_loss" else curves.val_loss)[epoch] = _number(found[2])
         elif epoch is not None and (found := PSEUDO_DICE.search(line)):
-            text_values = re.sub(r"np\.float\d+\(|\)", "", found[1])
-            values_of_leaves = [_number(value) for value in re.findall(NUMBER, text_values)]
+            values_of_leaves = [_number(value) for value in re.findall(NUMBER, without_numpy(found[1]))]
             known = [value for value in values_of_leaves if value is not None]
             curves.pseudo_dice[epoch] = sum(known) / len(known) if known else None
+
+
+def telling(line: str) -> str | None:
+    """The part of a line of nnU-Net's output that is worth showing, numbers as people write them; None for the rest."""
+    found = TELLING.search(line.rstrip())
+    return without_numpy(found.group(1) or line).strip() if found else None
+
+
+def without_numpy(text: str) -> str:
+    """`np.float32(0.5)` as `0.5`."""
+    return re.sub(r"np\.float\d+\((.*?)\)", r"\1", text)
 
 
 def _number(text: str) -> float | None:

@@ -1,0 +1,54 @@
+"""nnU-Net's names of files, folders and plans, each once: what a newer nnU-Net renames is renamed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+VARIABLES = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
+EXTERNAL_TRAINERS = "nnUNet_extTrainer"  # the variable that names folders of trainers outside of nnU-Net
+
+# a raw data set
+IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST = "imagesTr", "labelsTr", "imagesTs", "labelsTs"
+FIRST_CHANNEL = "_0000"  # at the end of the name of a case's first image
+
+# a preprocessed data set
+SPLITS = "splits_final.json"
+REFERENCES = "gt_segmentations"
+DEFAULT_PLANS = "nnUNetPlans"
+PLANNERS = {
+    DEFAULT_PLANS: "ExperimentPlanner",
+    "nnUNetResEncUNetMPlans": "nnUNetPlannerResEncM",
+    "nnUNetResEncUNetLPlans": "nnUNetPlannerResEncL",
+    "nnUNetResEncUNetXLPlans": "nnUNetPlannerResEncXL",
+}
+CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
+CASCADE, BEFORE_CASCADE = "3d_cascade_fullres", "3d_lowres"
+
+# a trained model
+FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT = (
+    f"checkpoint_{name}.pth" for name in ("final", "latest", "best")
+)
+PLANS, DATASET, PROGRESS = "plans.json", "dataset.json", "progress.png"
+VALIDATION, SUMMARY, PROBABILITIES = "validation", "summary.json", ".npz"
+POSTPROCESSING = "postprocessing.pkl"
+
+
+def model_name(trainer: str, plans: str, configuration: str) -> str:
+    """The folder of a model in `nnUNet_results/DatasetXXX_Name`."""
+    return f"{trainer}__{plans}__{configuration}"
+
+
+def model_words(folder: Path) -> tuple[str, str, str]:
+    """Trainer, plans and configuration of a model folder."""
+    trainer, plans, configuration = folder.name.split("__")
+    return trainer, plans, configuration
+
+
+def fold_name(fold: str | int) -> str:
+    return f"fold_{fold}"
+
+
+def crossvalidation_name(folds: Sequence[str | int]) -> str:
+    """Where nnU-Net collects the validation of all folds, beside them."""
+    return f"crossval_results_folds_{'_'.join(map(str, folds))}"
