@@ -19,6 +19,7 @@ VERBS = {
     "verify": "check a data set against its contract",
     "coverage": "show which leaves are annotated in how many cases",
     "splits": "write splits_final.json, stratified by protocol",
+    "complete": "a new data set in which a model has filled in what it is sure of",
     "trainers": "print the folder to put into nnUNet_extTrainer",
     "export": "zip a trained model so that stock nnU-Net predicts with it",
     "evaluate": "score predictions where the reference is annotated",

@@ -1,0 +1,273 @@
+"""Complete label-sets with what a model is sure of: a new data set in which fewer voxels are left open.
+
+Every case is completed by the fold that did not train on it, from the probabilities that nnU-Net saves with
+`--npz`. Inside a label-set only its own leaves count; what the annotation excludes stays excluded. A completed case is
+a copy, so that validation keeps scoring against what people annotated.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from nnunet_labelset.contract import BLOCK, Contract, LabelSet
+from nnunet_labelset.contract.completed import COMPLETED, originals
+from nnunet_labelset.dataset_conversion.values import allocate
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases
+
+SUFFIX = "__completed"
+MASKS = "completedTr"  # which voxels were completed
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A case, and what the fold that did not train on it predicts there."""
+
+    case: RawCase
+    sets: tuple[LabelSet, ...]
+    fold: int
+    probabilities: Path
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What came of a case: the meaning of its values now, and how many of its open voxels are still open."""
+
+    protocol: tuple[LabelSet, ...]
+    open_before: int
+    completed: int
+    enlarged: int  # voxels whose label-set had to be stored as a larger one
+    uses_ignore: bool
+
+
+def complete_values(
+    values: np.ndarray, probabilities: np.ndarray, sets: Sequence[LabelSet], threshold: float
+) -> tuple[np.ndarray, Completed]:
+    """New values for a label map, and their meaning.
+
+    values `(*S)`, probabilities `(C, *S)`. A voxel with a larger label-set becomes the leaf whose probability, within
+    the set, is at least `threshold`; elsewhere it keeps its set. Values are given out anew, because a value that stands
+    for a larger set cannot stand for its leaf in the same case.
+    """
+    num_leaves = len(probabilities)
+    leaf = np.full(values.shape, -1, np.int64)  # -1: as before
+    present = [int(value) for value in np.unique(values)]
+    open_voxels = 0
+    for value in present:
+        members = sorted(sets[value])
+        where = values == value
+        if len(members) == 1:
+            leaf[where] = members[0]
+            continue
+        open_voxels += int(where.sum())
+        inside = probabilities[members][:, where].astype(np.float64)  # (members, n)
+        best = inside.argmax(0)
+        total = inside.sum(0)
+        sure = (total > 0) & (np.take_along_axis(inside, best[None], 0)[0] >= threshold * total)
+        leaf[where] = np.where(sure, np.array(members)[best], -1)
+    left = {value: int(((values == value) & (leaf < 0)).sum()) for value in present}
+    wanted = {frozenset([int(c)]) for c in np.unique(leaf) if c >= 0}
+    wanted |= {sets[value] for value, count in left.items() if count}
+    storage = allocate(wanted, num_leaves, sets[num_leaves] if len(sets) > num_leaves else None)
+    result = np.where(leaf >= 0, leaf, 0)
+    for value, count in left.items():
+        if count:
+            result[(values == value) & (leaf < 0)] = storage.value_of(sets[value])
+    enlarged = sum(count for value, count in left.items() if sets[value] in storage.merged)
+    still_open = sum(left.values())
+    return result, Completed(storage.protocol(), open_voxels, open_voxels - still_open, enlarged, storage.uses_ignore)
+
+
+def find_completions(
+    folder: Path, dataset_json: Mapping[str, Any], contract: Contract, model: Path, splits: Sequence[Mapping[str, Any]]
+) -> list[Completion]:
+    """The training cases with larger label-sets, each with the prediction of the fold that held it out."""
+    made_by_model = originals(dataset_json)
+    held_out = {case: fold for fold, split in enumerate(splits) for case in split["val"] if case not in split["train"]}
+    found, missing = [], {}
+    for case in raw_cases(folder, dataset_json):
+        if case.part != TRAINING or case.name in made_by_model:
+            continue
+        sets = contract.sets_of(case.name)
+        if all(len(labels) == 1 for labels in sets):
+            continue
+        fold = held_out.get(case.name)
+        file = model / fold_name(str(fold)) / VALIDATION / f"{case.name}{PROBABILITIES}"
+        if fold is None or not file.is_file():
+            missing[case.name] = fold
+            continue
+        found.append(Completion(case, sets, fold, file))
+    if missing:
+        folds = sorted({fold for fold in missing.values() if fold is not None})
+        train = f"train fold(s) {some(folds, 10)} with --npz (or --val --npz)" if folds else "train all folds"
+        raise LabelSetError(f"{model}: no probabilities of {len(missing)} case(s) ({some(missing, 3)}): {train}")
+    if not found:
+        raise LabelSetError(f"{folder}: no training case has a larger label-set: there is nothing to complete")
+    return found
+
+
+def complete_case(item: Completion, reader: Any, folder: Path, ending: str, threshold: float) -> Completed:
+    """Write the completed copy of a case and the mask of what was completed; nnU-Net's reader keeps the geometry."""
+    assert item.case.label is not None
+    values, properties = reader.read_seg(str(item.case.label))
+    values = np.rint(values[0]).astype(np.int64)
+    try:
+        with np.load(item.probabilities) as content:
+            probabilities = content["probabilities"]
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise LabelSetError(f"{item.probabilities}: not readable: {error}: validate again with --val --npz") from None
+    if probabilities.shape[1:] != values.shape:
+        raise LabelSetError(
+            f"{item.probabilities}: shape {probabilities.shape[1:]}, but the label map has {values.shape}: "
+            "validate again with --val --npz"
+        )
+    highest = int(values.max(initial=0))
+    if values.min(initial=0) < 0 or highest >= len(item.sets):
+        raise LabelSetError(f"{item.case.label}: value {highest} is not declared: run 'nnunet_labelset verify'")
+    result, completed = complete_values(values, probabilities, item.sets, threshold)
+    dtype = np.min_scalar_type(len(probabilities))
+    name = f"{item.case.name}{SUFFIX}{ending}"
+    reader.write_seg(result.astype(dtype), str(folder / "labelsTr" / name), properties)
+    was_open = np.array([len(labels) > 1 for labels in item.sets])[values]
+    is_open = np.array([len(labels) > 1 for labels in completed.protocol])[result]
+    reader.write_seg((was_open & ~is_open).astype(np.uint8), str(folder / MASKS / name), properties)
+    return completed
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where the probabilities come from, as it is written into the new data set."""
+
+    folder: Path
+    reader: Any  # nnU-Net's, for this data set
+    splits: Sequence[Mapping[str, Any]]
+
+
+def write_completed(source: Path, target: Path, model: Model, threshold: float, processes: int) -> list[str]:
+    """Write the data set `target`, which lists the files of `source` in place, and its splits; returns notes.
+
+    Nothing has the name of the data set before everything is in it.
+    """
+    dataset_json = read_json(source / "dataset.json")
+    contract = Contract.from_dataset_json(dataset_json)
+    items = find_completions(source, dataset_json, contract, model.folder, model.splits)
+    ending = file_ending(dataset_json)
+    with _staged(target) as staging:
+        for part in ("labelsTr", MASKS):
+            (staging / part).mkdir()
+        work = partial(complete_case, reader=model.reader, folder=staging, ending=ending, threshold=threshold)
+        results = dict(map_parallel(work, items, processes, "Completing"))
+        kept = [item for item in items if results[item].completed]
+        if not kept:
+            raise LabelSetError(f"the model is nowhere sure enough (threshold {threshold}): nothing was completed")
+        for item in set(items) - set(kept):
+            for part in ("labelsTr", MASKS):
+                (staging / part / f"{item.case.name}{SUFFIX}{ending}").unlink()
+        content = _dataset_json(dataset_json, contract, source, target, {item: results[item] for item in kept})
+        content[COMPLETED] |= {"from": source.name, "model": model.folder.name, "threshold": threshold}
+        Contract.from_dataset_json(content)  # what we write, we can read
+        write_json(staging / "dataset.json", content)
+    notes = []
+    for item in kept:
+        result = results[item]
+        enlarged = f"; {result.enlarged} of them in a larger label-set, as values ran out" if result.enlarged else ""
+        share = result.completed / result.open_before
+        notes.append(f"{item.case.name}: {share:.1%} of {result.open_before} open voxels completed{enlarged}")
+    return notes
+
+
+@contextmanager
+def _staged(target: Path) -> Iterator[Path]:
+    """A hidden folder beside `target` that gets its name when all went well, and is gone otherwise."""
+    if target.exists():
+        raise LabelSetError(f"{target} exists: choose another id or name")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise LabelSetError(f"{target}: cannot be written: {error.strerror}") from None
+    try:
+        yield staging
+        staging.chmod(0o755)  # mkdtemp makes private folders
+        staging.rename(target)
+    except OSError as error:
+        raise LabelSetError(f"{target}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def completed_splits(splits: Sequence[Mapping[str, Any]], dataset_json: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same folds: training on completed copies where there are any, validation on what people annotated."""
+    copies = {original: case for case, original in originals(dataset_json).items()}
+    return [
+        {"train": [copies.get(case, case) for case in _annotated(split["train"])], "val": _annotated(split["val"])}
+        for split in splits
+    ]
+
+
+def _annotated(cases: Sequence[str]) -> list[str]:
+    """The cases themselves, also in a second round, where the splits name completed copies of the first."""
+    return [case.removesuffix(SUFFIX) for case in cases]
+
+
+def _dataset_json(
+    before: Mapping[str, Any], contract: Contract, source: Path, target: Path, results: Mapping[Completion, Completed]
+) -> dict[str, Any]:
+    num_leaves = contract.num_leaves
+    has_ignore = contract.has_ignore or any(result.uses_ignore for result in results.values())
+    made_by_model = originals(before)
+    cases = {case: name for case, name in contract.cases.items() if case not in made_by_model}
+    protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
+    if has_ignore and not contract.has_ignore:
+        protocols = {name: (*sets, contract.full_set) for name, sets in protocols.items()}
+    names: dict[tuple[LabelSet, ...], str] = {}
+    files = {
+        case.name: {"images": [_in_place(path, target) for path in case.images], "label": _in_place(case.label, target)}
+        for case in raw_cases(source, before)
+        if case.part == TRAINING and case.label is not None and case.name not in made_by_model
+    }
+    provenance = {}
+    for item, result in results.items():
+        name = f"{item.case.name}{SUFFIX}"
+        if name in cases:
+            raise LabelSetError(f"case '{name}' exists already in {source.name}: rename it")
+        sets = result.protocol if has_ignore else result.protocol[:num_leaves]
+        cases[name] = names.setdefault(sets, f"completed_{len(names) + 1}")
+        files[name] = {**files[item.case.name], "label": f"labelsTr/{name}{file_ending(before)}"}
+        provenance[name] = {
+            **{"of": item.case.name, "fold": item.fold},
+            **{"open_voxels": result.open_before, "completed_voxels": result.completed},
+        }
+    if taken := sorted(set(names.values()) & set(protocols)):
+        raise LabelSetError(f"{source.name} has protocols of the names {some(taken)}: rename them")
+    protocols |= {name: sets for sets, name in names.items()}
+    after = Contract(contract.leaf_names, protocols, cases, has_ignore)
+    return {
+        **{key: value for key, value in before.items() if key not in ("dataset", "training", COMPLETED)},
+        "labels": {name: value for value, name in enumerate(after.value_names)},
+        "numTraining": len(files),
+        "name": target.name,
+        "dataset": files,
+        BLOCK: after.to_block(),
+        COMPLETED: {"cases": provenance, "voxels": f"{MASKS}/CASE: 1 where a model decided"},
+    }
+
+
+def _in_place(path: Path | None, target: Path) -> str:
+    assert path is not None
+    return os.path.relpath(path.resolve(), target.resolve())

@@ -1,0 +1,47 @@
+"""`nnunet_labelset complete`: a new data set in which a model has filled in what it is sure of."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from nnunet_labelset.dataset_conversion.complete import Model, completed_splits, write_completed
+from nnunet_labelset.dataset_conversion.writer import dataset_folder
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.parallel import default_processes
+from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.nnunet.models import find_model, read_splits, reader_of
+from nnunet_labelset.nnunet.names import DEFAULT_PLANS, SPLITS
+
+EPILOG = """Train every fold of the model with --npz before. Completed cases are copies for training; validation keeps
+the cases as people annotated them, in the same folds. A second round takes a model trained on the new data set."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    parser.add_argument("-d", required=True, metavar="ID_OR_NAME", help="data set that the model was trained on")
+    parser.add_argument("-tr", required=True, metavar="TRAINER", help="trainer of the model")
+    parser.add_argument("-c", default="3d_fullres", metavar="CONFIGURATION", help="default: %(default)s")
+    parser.add_argument("-p", default=DEFAULT_PLANS, metavar="PLANS", help="default: %(default)s")
+    parser.add_argument("-o", required=True, type=int, metavar="ID", help="id of the new data set")
+    parser.add_argument("-n", required=True, metavar="NAME", help="name of the new data set")
+    parser.add_argument(
+        "--threshold", type=float, default=0.9, help="share of the probability of the label-set (default: %(default)s)"
+    )
+    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> None:
+    if not 0.5 <= args.threshold <= 1:
+        raise LabelSetError(f"Expected --threshold to be between 0.5 and 1, but got {args.threshold}")
+    source = find_dataset(args.d)
+    target = dataset_folder(nnunet_folder("nnUNet_raw"), args.o, args.n)
+    preprocessed = Path(nnunet_folder("nnUNet_preprocessed")) / target.name
+    folder = find_model(source.resolve().name, args.tr, args.p, args.c)
+    model = Model(folder, reader_of(folder), read_splits(source.resolve().name))
+    notes = write_completed(source, target, model, args.threshold, args.np)
+    write_json(preprocessed / SPLITS, completed_splits(model.splits, read_json(target / "dataset.json")))
+    print("\n".join(notes))
+    print(f"{len(notes)} completed case(s) beside the annotated ones in {target}; folds in {preprocessed / SPLITS}")
+    print(f"next: nnUNetv2_plan_and_preprocess -d {args.o}")

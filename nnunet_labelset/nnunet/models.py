@@ -1,0 +1,45 @@
+"""A trained model: its folder, nnU-Net's reader of its data set, and the folds that it was trained with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.names import PLANS, SPLITS, model_name
+
+
+def find_model(dataset: str, trainer: str, plans: str, configuration: str) -> Path:
+    """The folder of a model in `nnUNet_results`; if it is not there, the message names those that are."""
+    results = find_dataset(dataset, "nnUNet_results")
+    folder = results / model_name(trainer, plans, configuration)
+    if not folder.is_dir():
+        known = sorted(path.name for path in results.glob("*__*__*"))
+        raise LabelSetError(f"{results}: no model {folder.name}{did_you_mean(folder.name, known)}")
+    return folder
+
+
+def reader_of(model: Path) -> Any:
+    """nnU-Net's reader and writer of the data set that the model was trained on."""
+    from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
+
+    return PlansManager(read_json(model / PLANS)).image_reader_writer_class()
+
+
+def read_splits(dataset: str) -> list[dict[str, list[str]]]:
+    """The folds of a preprocessed data set."""
+    file = find_dataset(dataset, "nnUNet_preprocessed") / SPLITS
+    if not file.is_file():
+        raise LabelSetError(f"{file}: no such file: train a fold first, or run 'nnunet_labelset splits'")
+    try:
+        splits = json.loads(file.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise LabelSetError(f"{file}: not readable as JSON: {error}") from None
+    if not isinstance(splits, list) or not all(
+        isinstance(split, dict) and {"train", "val"} <= set(split) for split in splits
+    ):
+        raise LabelSetError(f"{file}: expected a list of folds with 'train' and 'val'")
+    return splits

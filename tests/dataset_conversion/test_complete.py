@@ -1,0 +1,151 @@
+"""Completing label-sets: what is excluded stays excluded, what is unsure stays open, and validation stays as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nnunet_labelset import Contract, LabelSetError
+from nnunet_labelset.cli import main
+from nnunet_labelset.contract.completed import check_split, refuse_completed
+from nnunet_labelset.dataset_conversion.complete import complete_values
+from tests.helpers import tiny
+
+SETS = [frozenset(labels) for labels in ({0}, {1, 2, 3}, {2}, {3}, {1, 2}, {0, 1, 2, 3})]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0.5, 0.9, 1.0]))
+@settings(deadline=None, max_examples=60)
+def test_every_voxel_keeps_its_label_set_or_a_sure_leaf_of_it(seed: int, threshold: float) -> None:
+    rng = np.random.default_rng(seed)
+    sets = [SETS[i] for i in rng.integers(0, len(SETS), 5)]
+    values = rng.integers(0, 5, (3, 4, 5))
+    probabilities = rng.dirichlet(np.full(4, 0.2), (3, 4, 5)).transpose(3, 0, 1, 2).astype(np.float32)
+    result, completed = complete_values(values, probabilities, sets, threshold)
+    decided = 0
+    for voxel in np.ndindex(values.shape):
+        before, after = sets[values[voxel]], completed.protocol[result[voxel]]
+        p = np.array([probabilities[(leaf, *voxel)] for leaf in sorted(before)], float)
+        if len(before) == 1:
+            assert after == before
+        elif len(after) == 1:
+            (leaf,) = after
+            assert leaf in before
+            assert probabilities[(leaf, *voxel)] >= threshold * p.sum() * (1 - 1e-6)
+            decided += 1
+        else:
+            assert after >= before
+            assert p.max() < threshold * p.sum() * (1 + 1e-6)
+            assert after == before or completed.enlarged
+    assert decided == completed.completed
+    assert completed.open_before == sum(len(sets[value]) > 1 for value in values.ravel())
+
+
+def test_no_probability_at_all_in_the_set_decides_nothing() -> None:
+    probabilities = np.zeros((3, 1, 1, 1), np.float32)
+    probabilities[0] = 1
+    _, completed = complete_values(np.full((1, 1, 1), 1), probabilities, [frozenset([0]), frozenset([1, 2])], 0.5)
+    assert completed.completed == 0
+
+
+@pytest.fixture
+def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny data set, two folds, and a model whose validation left probabilities: right, but unsure of a slab."""
+    nnunet = tiny.NNUNet(tmp_path)
+    for name, value in nnunet.environment.items():
+        if name.lower().startswith("nnunet"):
+            monkeypatch.setenv(name, value)
+    tiny.write_raw(nnunet.raw)
+    cases = list(tiny.CASES)
+    folds = [{"train": cases[i::2], "val": cases[1 - i :: 2]} for i in (0, 1)]
+    (nnunet.preprocessed / tiny.NAME).mkdir()
+    (nnunet.preprocessed / tiny.NAME / "splits_final.json").write_text(json.dumps(folds))
+    model = nnunet.model_folder("nnUNetTrainerLeafDice")
+    model.mkdir(parents=True)
+    (model / "plans.json").write_text(json.dumps({"image_reader_writer": "SimpleITKIO", "plans_name": "nnUNetPlans"}))
+    for fold, split in enumerate(folds):
+        (model / f"fold_{fold}" / "validation").mkdir(parents=True)
+        for case in split["val"]:
+            _, labels = tiny.volume(cases.index(case), tiny.CASES[case])
+            probabilities = np.full((4, *labels.shape), 0.01, np.float32)
+            np.put_along_axis(probabilities, labels[None].astype(int), 0.97, 0)
+            probabilities[:, :, :, :12] = 0.25  # unsure
+            np.savez(model / f"fold_{fold}" / "validation" / f"{case}.npz", probabilities=probabilities)
+    return tmp_path
+
+
+COMMAND = ["complete", "-d", "901", "-tr", "nnUNetTrainerLeafDice", "-o", "902", "-n", "Sure", "-np", "1"]
+
+
+def array(path: Path) -> np.ndarray:
+    return sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+
+
+def test_a_data_set_is_completed(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(COMMAND) == 0
+    folder = trained / "raw" / "Dataset902_Sure"
+    dataset = json.loads((folder / "dataset.json").read_text())
+    contract = Contract.from_dataset_json(dataset)
+    old = Contract.from_dataset_json(json.loads((trained / "raw" / tiny.NAME / "dataset.json").read_text()))
+    seeds = {case: seed for seed, case in enumerate(tiny.CASES)}
+    for case, protocol in tiny.CASES.items():
+        assert contract.cases[case] == protocol  # as people annotated it
+        copy = f"{case}__completed"
+        _, truth = tiny.volume(seeds[case], protocol)
+        before = array(trained / "raw" / tiny.NAME / "labelsTr" / f"{case}.nii.gz")
+        after = array(folder / dataset["dataset"][copy]["label"])
+        mask = array(folder / "completedTr" / f"{copy}.nii.gz").astype(bool)
+        was_open = np.array([len(labels) > 1 for labels in old.sets_of(case)])[before]
+        sets = contract.sets_of(copy)
+        assert mask[:, :, 12:].sum() == was_open[:, :, 12:].sum() == mask.sum() > 0
+        assert all(sets[value] == {leaf} for value, leaf in zip(after[mask], truth[mask], strict=True))
+        for value, original in zip(after[was_open & ~mask], before[was_open & ~mask], strict=True):
+            assert sets[value] >= old.sets_of(case)[original]
+        assert dataset["completed"]["cases"][copy]["completed_voxels"] == mask.sum()
+    splits = json.loads((trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json").read_text())
+    for split in splits:
+        check_split(dataset, split["train"], split["val"])
+        assert all(case.endswith("__completed") for case in split["train"])
+        assert set(split["val"]) <= set(tiny.CASES)
+    assert "open voxels completed" in capsys.readouterr().out
+    assert main(["coverage", "-d", "902"]) == 0
+
+
+def test_completed_cases_are_not_scored_against(trained: Path) -> None:
+    assert main(COMMAND) == 0
+    dataset = json.loads((trained / "raw" / "Dataset902_Sure" / "dataset.json").read_text())
+    refuse_completed(dataset, ["full_0"])
+    with pytest.raises(LabelSetError, match=r"completed by a model \(full_0__completed\)"):
+        refuse_completed(dataset, ["full_0", "full_0__completed"])
+    with pytest.raises(LabelSetError, match=r"copies of its own validation cases \(full_1\)"):
+        check_split(dataset, ["full_0__completed", "full_1__completed"], ["full_1"])
+
+
+def test_mistakes_are_one_line_and_leave_nothing(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    model = trained / "results" / tiny.NAME / "nnUNetTrainerLeafDice__nnUNetPlans__3d_fullres"
+    missing = model / "fold_1" / "validation" / "full_0.npz"
+
+    def fails(*arguments: str) -> str:
+        assert main([*COMMAND, *arguments]) == 1
+        assert sorted(path.name for path in (trained / "raw").iterdir()) == [tiny.NAME]
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        return error
+
+    assert "no model nnUNetTrainerLeafDic__" in fails("-tr", "nnUNetTrainerLeafDic")
+    assert "nowhere sure enough" in fails("--threshold", "1")
+    assert "between 0.5 and 1" in fails("--threshold", "90")
+    assert "id 901 belongs to" in fails("-o", "901")
+    kept = missing.read_bytes()
+    missing.unlink()
+    assert "no probabilities of 1 case(s) (full_0): train fold(s) 1 with --npz" in fails()
+    missing.write_bytes(kept[:200])
+    assert "full_0.npz" in fails()
+    np.savez(missing, probabilities=np.zeros((4, 3, 3, 3), np.float32))
+    assert "validate again with --val --npz" in fails()
