@@ -4,6 +4,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import MeanDiceLoss, SoftTargetDiceLoss
 from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.sampling import UNIFORM
 
 
 class nnUNetTrainerFullySupervisedDice(FullySupervisedMixin, nnUNetTrainer):
@@ -12,3 +13,4 @@ class nnUNetTrainerFullySupervisedDice(FullySupervisedMixin, nnUNetTrainer):
 
 class nnUNetTrainerSoftTargetDice(LabelSetMixin, nnUNetTrainer):
     loss_class = SoftTargetDiceLoss
+    sampling = UNIFORM

@@ -4,6 +4,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceLoss, MeanDiceLoss, SoftTargetDiceLoss
 from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.sampling import UNIFORM
 from nnunet_labelset.training.short import ShortMixin
 
 
@@ -25,6 +26,7 @@ class nnUNetTrainerMarginalDice_short(ShortMixin, LabelSetMixin, nnUNetTrainer):
 
 class nnUNetTrainerSoftTargetDice_short(ShortMixin, LabelSetMixin, nnUNetTrainer):
     loss_class = SoftTargetDiceLoss
+    sampling = UNIFORM
 
 
 class nnUNetTrainerFullySupervisedDice_short(ShortMixin, FullySupervisedMixin, nnUNetTrainer):

@@ -29,7 +29,15 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.summary import label_set_summary
-from nnunet_labelset.training.sampling import SampledDataset
+from nnunet_labelset.training.sampling import (
+    BY_LEAF,
+    UNIFORM,
+    VARIABLE,
+    SampledDataset,
+    chosen_sampling,
+    probabilities,
+    shares,
+)
 
 if TYPE_CHECKING:
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
@@ -41,6 +49,7 @@ class LabelSetMixin(Trainer):
     """Put it before an nnU-Net trainer: `class nnUNetTrainerLeafDice(LabelSetMixin, nnUNetTrainer)`."""
 
     loss_class: ClassVar[type[LabelSetLoss]]
+    sampling: ClassVar[str] = BY_LEAF  # the default of `nnunet_labelset_sampling`
 
     # nnU-Net reads the names of these parameters by inspection: they must be its own.
     def __init__(
@@ -54,6 +63,7 @@ class LabelSetMixin(Trainer):
         self._resuming = bool(plans.get("continue_training"))
         try:  # before nnU-Net makes a folder or a log file
             self.label_sets = LabelSets.from_dataset_json(dataset_json)
+            self._sampling = chosen_sampling(self.sampling)
         except LabelSetError as error:
             _stop(error)
         super().__init__(plans, configuration, fold, dataset_json, device)
@@ -146,17 +156,27 @@ class LabelSetMixin(Trainer):
         return plain
 
     def get_tr_and_val_datasets(self) -> tuple[Any, Any]:
-        """nnU-Net's data sets, with patches around every voxel that says something."""
-        datasets = super().get_tr_and_val_datasets()
-        if not self.label_manager.has_ignore_label:
-            return datasets
-        informative = {
-            case
-            for case, protocol in self.contract.cases.items()
-            if self.contract.protocols[protocol][-1] != self.contract.full_set
-        }
-        key = (-1, *self.label_manager.all_labels)
-        return SampledDataset(datasets[0], informative, key), SampledDataset(datasets[1], informative, key)
+        """nnU-Net's data sets, sampled for what their cases annotate."""
+        training, validation = super().get_tr_and_val_datasets()
+        by_leaf = self._sampling == BY_LEAF
+        ignore_key = (-1, *self.label_manager.all_labels) if self.label_manager.has_ignore_label else None
+        self._log_sampling(list(training.identifiers))
+        patch = self.configuration_manager.patch_size
+        return (
+            SampledDataset(training, self.contract, ignore_key, patch, by_leaf),
+            SampledDataset(validation, self.contract, ignore_key, patch, by_leaf),
+        )
+
+    def _log_sampling(self, cases: list[str]) -> None:
+        uniform = np.full(len(cases), 1 / len(cases))
+        chance = probabilities(self.contract, cases) if self._sampling == BY_LEAF else uniform
+        found = shares(self.contract, cases, chance).items()
+        width = max(map(len, self.label_sets.leaf_names))
+        lines = "\n".join(f"  {leaf:{width}}  {share:6.1%}" for leaf, share in found)
+        self.print_to_log_file(
+            f"Sampling '{self._sampling}' ({VARIABLE}): share of samples in which a leaf is annotated:\n{lines}",
+            add_timestamp=False,
+        )
 
     def _encoded(self, batch: dict) -> dict:
         """The batch with set indices for values, on the training device."""
@@ -268,6 +288,8 @@ class LabelSetMixin(Trainer):
 
 class FullySupervisedMixin(LabelSetMixin):
     """Train on the fully annotated cases only; validation keeps all of its cases."""
+
+    sampling = UNIFORM  # a baseline: as nnU-Net
 
     def do_split(self) -> tuple[list[str], list[str]]:
         training, validation = super().do_split()

@@ -161,6 +161,7 @@ def test_the_mixin_goes_with_nnunets_variants(in_process: tiny.NNUNet, base: typ
 def test_patches_are_centred_on_every_voxel_that_says_something(in_process: tiny.NNUNet) -> None:
     np.random.seed(0)
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], fold="all")
+    trainer.configuration_manager.configuration["patch_size"] = [1, 1, 1]
     training, _ = trainer.get_tr_and_val_datasets()
     share = {}
     for case in ("part_0", "full_0"):

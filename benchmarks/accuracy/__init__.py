@@ -1,0 +1,1 @@
+"""Accuracy of the methods on real, partially annotated volumes: `python -m benchmarks.accuracy --help`."""

@@ -1,0 +1,74 @@
+"""Means, and 95 % intervals of the paired differences between methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnunet_labelset.io.files import read_json
+
+RESAMPLES = 10_000
+
+
+def collect(folder: Path) -> dict[str, Any]:
+    """`{steps: {method: {seed: {case: {"group", "scores": {metric: {leaf: value}}}}}}}` of all finished runs."""
+    found: dict[str, Any] = {}
+    for mark in sorted(folder.glob("*/*/run.json")):
+        run = read_json(mark)
+        path = mark.parent / "evaluation" / "metrics.json"
+        if not path.is_file():
+            continue
+        by_seed = found.setdefault(str(run["steps"]), {}).setdefault(run["method"], {})
+        by_seed[str(run["seed"])] = {case["case"]: case["leaves"] for case in read_json(path)["cases"]}
+    return found
+
+
+def scores(runs: dict[str, Any], metric: str, cases: list[str], leaves: list[str]) -> np.ndarray:
+    """`(seeds, cases, leaves)`; a leaf that the reference lacks is NaN."""
+    rows = [[[runs[seed][case][leaf][metric] for leaf in leaves] for case in cases] for seed in sorted(runs)]
+    return np.array(rows, float)
+
+
+def interval(difference: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the mean of `(seeds, cases)`, seeds and cases drawn again with replacement."""
+    rng = np.random.default_rng(0)
+    seeds, cases = difference.shape
+    means = [
+        np.nanmean(difference[np.ix_(rng.integers(seeds, size=seeds), rng.integers(cases, size=cases))])
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def markdown(study: str, results: dict[str, Any], groups: dict[str, str], metrics: dict[str, float]) -> str:
+    """A table for every number of steps and metric; `metrics` has the factor that turns a score into what is shown."""
+    parts = [f"# {study}\n"]
+    for steps in sorted(results, key=int):
+        for metric, factor in metrics.items():
+            parts.append(f"## {steps} steps, {metric}\n\n" + _table(results[steps], groups, metric, factor))
+    return "\n".join(parts)
+
+
+def _table(methods: dict[str, Any], groups: dict[str, str], metric: str, factor: float) -> str:
+    first = next(iter(next(iter(methods.values())).values()))
+    cases, leaves = sorted(first), list(next(iter(first.values())))
+    names = sorted(set(groups.values()))
+    found = {name: factor * scores(runs, metric, cases, leaves) for name, runs in methods.items()}
+    means = {name: np.nanmean(values, 2) for name, values in found.items()}  # (seeds, cases)
+    sign = 1 if factor > 0 else -1
+    best = max(means, key=lambda name: sign * np.nanmean(means[name]))
+    heads = ["method", "seeds", *names, *leaves, f"all, minus '{best}' [95 %]"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for name in sorted(means, key=lambda name: -sign * np.nanmean(means[name])):
+        by_group = [np.nanmean(means[name][:, [groups[case] == group for case in cases]]) for group in names]
+        by_leaf = [np.nanmean(found[name][:, :, i]) for i in range(len(leaves))]
+        seeds = min(len(means[name]), len(means[best]))
+        difference = means[name][:seeds] - means[best][:seeds]
+        low, high = interval(difference)
+        text = f"{np.nanmean(difference):+.1f} [{low:+.1f}, {high:+.1f}]"
+        numbers = [f"{abs(value):.1f}" for value in (*by_group, *by_leaf)]
+        lines.append("| " + " | ".join([name, str(len(means[name])), *numbers, text]) + " |")
+    return "\n".join(lines) + "\n"
