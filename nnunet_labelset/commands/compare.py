@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.evaluation.compare import CELL_COLUMNS, TEST_COLUMNS, comparison, load_results
-from nnunet_labelset.evaluation.evaluate import csv_text
+from nnunet_labelset.evaluation.compare import comparison
+from nnunet_labelset.evaluation.files import comparison_csv
+from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.files import write_json, write_text
+from nnunet_labelset.io.records import to_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", metavar="NAME", help="compare against this method (default: the first)")
     parser.add_argument("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
     parser.add_argument("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
+    parser.add_argument("--metrics", nargs="+", metavar="NAME", help="columns of per_case.csv (default: dice nsd hd95)")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -29,18 +32,14 @@ def run(args: argparse.Namespace) -> None:
     baseline = args.baseline or next(iter(results))
     if baseline not in results:
         raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, results)}")
-    content = comparison(results, baseline, args.alpha, args.holm)
-    content["sources"] = sources
+    found = comparison(results, baseline, args.alpha, args.holm, args.metrics, sources)
     output = Path(args.o)
-    markdown = markdown_tables(content)
+    cells, tests = comparison_csv(found)
+    markdown = markdown_tables(found)
     write_text(output / "table.md", markdown)
-    write_text(output / "table.tex", latex_tables(content))
-    write_text(
-        output / "table.csv", csv_text(CELL_COLUMNS, ([c[name] for name in CELL_COLUMNS] for c in content["cells"]))
-    )
-    write_text(
-        output / "tests.csv", csv_text(TEST_COLUMNS, ([t[name] for name in TEST_COLUMNS] for t in content["tests"]))
-    )
-    write_json(output / "comparison.json", content)
+    write_text(output / "table.tex", latex_tables(found))
+    write_text(output / "table.csv", cells)
+    write_text(output / "tests.csv", tests)
+    write_json(output / "comparison.json", to_json(found))
     print(markdown)
     print(f"written to {output}")

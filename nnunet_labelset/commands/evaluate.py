@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.evaluate import (
-    SCORE_COLUMNS,
-    cap_hd95,
-    evaluation,
-    per_case_csv,
-    score_folder,
-    screen_table,
-    summary_csv,
-)
-from nnunet_labelset.evaluation.scores import find_pairs
+from nnunet_labelset.evaluation.evaluate import evaluation, score_folder, with_worst_distances
+from nnunet_labelset.evaluation.files import SCORE_COLUMNS, per_case_csv, screen_table, summary_csv
+from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.pairs import find_pairs, union_members
+from nnunet_labelset.evaluation.results import Settings
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.parallel import default_processes
+from nnunet_labelset.io.records import to_json
 from nnunet_labelset.io.tables import column_of_cases
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.summary import nnunet_summary
@@ -42,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.cap is not None and not args.cap > 0:
+    if args.cap is not None and not 0 < args.cap < math.inf:
         raise LabelSetError(f"Expected --cap to be a distance above 0 mm, but got {args.cap}")
     if bool(args.table) != bool(args.group_by):
         raise LabelSetError("--table and --group-by belong together: a table of the cases, and columns of it")
@@ -54,9 +51,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         contract = Contract.from_dataset_json(dataset_json)
     ending = dataset_json.get("file_ending", ".nii.gz")
-    pairs, missing, extra = find_pairs(
-        reference, prediction, contract, ending, args.chill, unions=True, surfaces=not args.no_hd95
-    )
+    pairs, missing, extra = find_pairs(reference, prediction, contract, ending, args.chill, not args.no_hd95)
     for names, what in ((missing, "without prediction"), (extra, "without reference")):
         if names:
             print(f"left out, {what}: {some(names)}")
@@ -66,26 +61,27 @@ def run(args: argparse.Namespace) -> None:
     groups = {column: column_of_cases(args.table, column, cases) for column in args.group_by}
     output = Path(args.o) if args.o else prediction / "evaluation"
     results = score_folder(pairs, output / "cases", args.np)
-    cap_hd95(results, None if args.no_hd95 else args.cap)
-    settings = {
-        "reference_folder": str(reference),
-        "prediction_folder": str(prediction),
-        "dataset_json": str(dataset_file),
-        "annotated": str(args.annotated) if args.annotated else None,
-        "file_ending": ending,
-        "hd95": not args.no_hd95,
-        "hd95_cap": args.cap,
-    }
-    metrics = evaluation(results, contract, groups, settings)
-    metrics.update(missing_predictions=missing, extra_predictions=extra)
-    write_text(output / "per_case.csv", per_case_csv(metrics))
-    write_text(output / "summary.csv", summary_csv(metrics))
+    if not args.no_hd95:
+        results = [with_worst_distances(case, args.cap) for case in results]
+    settings = Settings(
+        reference_folder=str(reference),
+        prediction_folder=str(prediction),
+        dataset_json=str(dataset_file),
+        annotated=str(args.annotated) if args.annotated else None,
+        file_ending=ending,
+        metrics=tuple(name for name, metric in METRICS.items() if metric.worst is None or not args.no_hd95),
+        cap=None if args.no_hd95 else args.cap,
+        tolerance={},
+    )
+    found = evaluation(results, contract.leaf_names, union_members(pairs), groups, settings, missing, extra)
+    write_text(output / "per_case.csv", per_case_csv(found))
+    write_text(output / "summary.csv", summary_csv(found))
     write_json(output / "summary.json", nnunet_summary(results, contract.leaf_names))
-    write_json(output / "metrics.json", metrics)
+    write_json(output / "metrics.json", to_json(found))
     for column in args.group_by:
-        for group, summary in metrics["summary"]["groups"][column].items():
-            print(f"{column}: {group or '(not known)'}, {summary['n_cases']} case(s)\n{screen_table(summary)}\n")
-    print(screen_table(metrics["summary"]["overall"]))
+        for group, summary in found.summary.groups[column].items():
+            print(f"{column}: {group or '(not known)'}, {summary.n_cases} case(s)\n{screen_table(summary)}\n")
+    print(screen_table(found.summary.overall))
     print(f"{len(results)} case(s); written to {output}")
 
 

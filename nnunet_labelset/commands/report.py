@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.evaluation.compare import load_results
+from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.nnunet.logs import Curves, read_curves
 from nnunet_labelset.report.build import build_report

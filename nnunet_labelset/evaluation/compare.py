@@ -3,122 +3,211 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
-from pathlib import Path
-from typing import Any
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.evaluate import METRICS
-from nnunet_labelset.evaluation.evaluate import VERSION as EVALUATION_VERSION
-from nnunet_labelset.evaluation.statistics import describe, holm, paired_test
-from nnunet_labelset.io.files import read_json
+from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN, metrics_named
+from nnunet_labelset.evaluation.notes import notes
+from nnunet_labelset.evaluation.results import (
+    ABSENT,
+    INVENTED,
+    MISSED,
+    SCORED,
+    VERSION,
+    Cell,
+    Comparison,
+    Detection,
+    Evaluation,
+    Rank,
+    Test,
+)
+from nnunet_labelset.evaluation.statistics import critical_difference, describe, holm, mean_ranks, paired_test
 from nnunet_labelset.io.text import some
 
-VERSION = 1
-HIGHER_IS_BETTER = {"dice": True, "hd95": False}
-CELL_COLUMNS = ("method", "leaf", "metric", "n", "mean", "sd", "median", "best", "mark")
-TEST_COLUMNS = (
-    *("a", "b", "baseline", "leaf", "metric", "n_pairs", "n_zero", "mean_difference", "median_difference"),
-    *("statistic", "p", "p_adjusted", "effect", "significant", "better"),
-)
+Column = dict[str, list[float]]  # by method; the same cases for all of them
 
 
 def comparison(
-    results: Mapping[str, Mapping[str, Any]], baseline: str, alpha: float = 0.01, correct: bool = False
-) -> dict[str, Any]:
-    """Compare evaluations (contents of metrics.json, by method name); the layout is in docs/evaluation.md."""
-    methods = list(results)
+    results: Mapping[str, Evaluation],
+    baseline: str,
+    alpha: float = 0.01,
+    correct: bool = False,
+    metrics: Sequence[str] | None = None,
+    sources: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Compare evaluations by method name; means and tests are over the cases in which all methods have a score."""
+    methods = tuple(results)
+    names = _chosen_metrics(results, metrics)
     leaves, cases = _check_same_leaves(results), _common_cases(results)
-    metrics = [metric for metric in METRICS if metric != "hd95" or _settings(results, "hd95")]
-    if len(set(map(repr, (result["settings"]["hd95_cap"] for result in results.values())))) > 1:
-        caps = ", ".join(f"{name}: {result['settings']['hd95_cap']}" for name, result in results.items())
-        raise LabelSetError(f"evaluated with different --cap ({caps}): their HD95 cannot be compared")
-    scores = {method: {case["case"]: case["leaves"] for case in results[method]["cases"]} for method in methods}
-    _check_same_references(scores, cases, leaves)
+    unions = {name: members for result in results.values() for name, members in result.unions.items()}
+    _check_same_references(results, cases)
+    structures = (*leaves, *unions)
+    cells: list[Cell] = []
+    tests: list[Test] = []
+    ranks: list[Rank] = []
+    critical = {}
+    for metric in names:
+        columns = {leaf: _column(results, cases, leaf, metric) for leaf in structures}
+        found = _tests({leaf: column for leaf, (column, _) in columns.items()}, metric, baseline, alpha, correct)
+        tests += found
+        for leaf, (column, used) in columns.items():
+            cells += _cells(column, leaf, metric, found, _number_of_unions(results, used, leaf))
+        if len(methods) > 2:
+            ranked = _ranks(results, cases, structures, metric)
+            ranks += ranked
+            if ranked:
+                critical[metric] = critical_difference(len(methods), ranked[0].n, alpha)
+    wrong = _known_wrong(results, cases)
+    found = _tests({"": wrong}, KNOWN_WRONG.name, baseline, alpha, correct)
+    tests += found
+    cells += _cells(wrong, "", KNOWN_WRONG.name, found, 0)
+    made = Comparison(
+        version=VERSION,
+        methods=methods,
+        baseline=baseline,
+        sources=dict(sources or {}),
+        alpha=alpha,
+        correction="holm" if correct else "none",
+        cap=next(iter(results.values())).settings.cap,
+        leaves=leaves,
+        unions=unions,
+        metrics=tuple(names),
+        cases=tuple(cases),
+        left_out={method: tuple(sorted(set(results[method].by_case) - set(cases))) for method in methods},
+        cells=tuple(cells),
+        tests=tuple(tests),
+        detection=tuple(_detection(results, cases, structures)),
+        ranks=tuple(ranks),
+        critical_difference=critical,
+        notes=(),
+    )
+    return replace(made, notes=tuple(notes(made)))
 
-    def column(method: str, leaf: str, metric: str) -> list[float | None]:
-        return [scores[method][case][leaf][metric] for case in cases]
 
-    tests = []
-    for metric in metrics:
-        family = []
-        for a, b in combinations(methods, 2):
-            if b == baseline:
-                a, b = b, a
-            for leaf in leaves:
-                result = paired_test(column(a, leaf, metric), column(b, leaf, metric))
-                which = {"a": a, "b": b, "baseline": baseline in (a, b), "leaf": leaf, "metric": metric}
-                family.append({**which, **result._asdict()})
-        p_values = [test["p"] for test in family]
-        for test, adjusted in zip(family, holm(p_values) if correct else p_values, strict=True):
-            test["p_adjusted"] = adjusted
-            test["significant"] = adjusted is not None and adjusted < alpha
-            # The sign of the rank sum that the test itself looks at, which need not be that of the mean.
-            up = test["effect"] or 0
-            test["better"] = None if not up else test["b"] if (up > 0) == HIGHER_IS_BETTER[metric] else test["a"]
-            tests.append({name: test[name] for name in TEST_COLUMNS})
+def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | None) -> list[str]:
+    """The metrics that all evaluations have; how they were computed must be the same."""
+    for what in ("cap", "tolerance"):
+        if len({repr(getattr(result.settings, what)) for result in results.values()}) > 1:
+            shown = ", ".join(f"{name}: {getattr(result.settings, what)}" for name, result in results.items())
+            raise LabelSetError(f"evaluated with different --{what} ({shown}): their distances cannot be compared")
+    common = set.intersection(*(set(result.settings.metrics) for result in results.values()))
+    if wanted is None:
+        return [name for name in SHOWN if name in common]
+    for metric in metrics_named(wanted):
+        if not metric.better:
+            raise LabelSetError(f"'{metric.name}' cannot be compared: neither more nor less of it is better")
+        if metric.name not in common:
+            raise LabelSetError(f"'{metric.name}' was not computed for all result sets: evaluate them again with it")
+    return list(dict.fromkeys(wanted))
+
+
+def _column(
+    results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str, metric: str
+) -> tuple[Column, list[str]]:
+    """The scores of every method where all have one, and these cases."""
+    values = {case: [result.value(case, leaf, metric) for result in results.values()] for case in cases}
+    used = [case for case in cases if None not in values[case]]
+    return {method: [values[case][row] for case in used] for row, method in enumerate(results)}, used  # type: ignore[misc]
+
+
+def _known_wrong(results: Mapping[str, Evaluation], cases: Sequence[str]) -> Column:
+    first = next(iter(results.values()))
+    used = [case for case in cases if first.by_case[case].known]
     return {
-        "version": VERSION,
-        "methods": methods,
-        "baseline": baseline,
-        "alpha": alpha,
-        "correction": "holm" if correct else "none",
-        "hd95_cap": _settings(results, "hd95_cap"),
-        "leaves": leaves,
-        "metrics": metrics,
-        "cases": cases,
-        "left_out": {method: sorted(set(scores[method]) - set(cases)) for method in methods},
-        "cells": [
-            cell
-            for metric in metrics
-            for leaf in leaves
-            for cell in _cells(
-                {method: describe(column(method, leaf, metric)) for method in methods}, leaf, metric, tests
-            )
-        ],
-        "tests": tests,
+        method: [share for case in used if (share := result.by_case[case].known_wrong_share) is not None]
+        for method, result in results.items()
     }
 
 
-def _cells(
-    described: Mapping[str, Mapping[str, Any]], leaf: str, metric: str, tests: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    means = [found["mean"] for found in described.values() if found["mean"] is not None]
-    best = (max if HIGHER_IS_BETTER[metric] else min)(means, default=None)
+def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: float, correct: bool) -> list[Test]:
+    """Every pair of methods on every leaf. Holm's families: the tests against the baseline, and the others."""
+    tests = []
+    methods = list(next(iter(columns.values())))
+    for a, b in combinations(methods, 2):
+        if b == baseline:
+            a, b = b, a
+        for leaf, column in columns.items():
+            found = paired_test(column[a], column[b])
+            row = METRICS.get(metric, KNOWN_WRONG)
+            up = found.effect or 0  # the sign of the rank sum that the test itself looks at, not that of the mean
+            better = None if not up else b if (up > 0) == (row.better == "higher") else a
+            tests.append(
+                Test(
+                    *(a, b, baseline in (a, b), leaf, metric, found.n_pairs, found.n_zero),
+                    *(found.mean_difference, found.low, found.high, found.median_difference, found.statistic, found.p),
+                    *(found.p, found.effect, False, better),
+                )
+            )
+    for of_baseline in (True, False):
+        family = [index for index, test in enumerate(tests) if test.baseline == of_baseline]
+        p_values = [tests[index].p for index in family]
+        for index, p in zip(family, holm(p_values) if correct else p_values, strict=True):
+            tests[index] = replace(tests[index], p_adjusted=p, significant=p is not None and p < alpha)
+    return tests
+
+
+def _cells(column: Column, leaf: str, metric: str, tests: Sequence[Test], n_union: int) -> list[Cell]:
+    described = {method: describe(values, interval=True) for method, values in column.items()}
+    means = [found.mean for found in described.values() if found.mean is not None]
+    row = METRICS.get(metric, KNOWN_WRONG)
+    best = (max if row.better == "higher" else min)(means, default=None)
     marks = {
-        test["b"]: "better" if test["better"] == test["b"] else "worse"
+        test.b: "better" if test.better == test.b else "worse"
         for test in tests
-        if test["baseline"] and test["significant"] and (test["leaf"], test["metric"]) == (leaf, metric)
+        if test.baseline and test.significant and test.leaf == leaf
     }
     return [
-        {
-            **{"method": method, "leaf": leaf, "metric": metric},
-            **found,
-            "best": best is not None and found["mean"] == best,
-            "mark": marks.get(method, ""),
-        }
+        Cell(
+            *(method, leaf, metric, found.n, n_union, found.mean, found.sd, found.median, found.low, found.high),
+            best=best is not None and found.mean == best,
+            mark=marks.get(method, ""),
+        )
         for method, found in described.items()
     ]
 
 
-def _settings(results: Mapping[str, Mapping[str, Any]], name: str) -> Any:
-    """A setting of all results; of yes and no, no."""
-    values = [result["settings"][name] for result in results.values()]
-    return all(values) if isinstance(values[0], bool) else values[0]
+def _number_of_unions(results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str) -> int:
+    first = next(iter(results.values()))
+    return sum(first.by_case[case].leaves[leaf].union is not None for case in cases)
 
 
-def _check_same_leaves(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    (first, expected), *others = ((method, result["leaves"]) for method, result in results.items())
+def _detection(results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str]) -> list[Detection]:
+    found = []
+    for method, result in results.items():
+        for leaf in structures:
+            scores = [result.by_case[case].leaves.get(leaf) for case in cases]
+            outcomes = [score.outcome for score in scores if score is not None]
+            counts = (outcomes.count(outcome) for outcome in (SCORED, MISSED, INVENTED, ABSENT))
+            found.append(Detection(method, leaf, *counts))
+    return found
+
+
+def _ranks(
+    results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str], metric: str
+) -> list[Rank]:
+    """Ranks of the methods within every case and leaf, their mean over the leaves of a case, then over the cases."""
+    scores = []
+    for case in cases:
+        rows = ([result.value(case, leaf, metric) for result in results.values()] for leaf in structures)
+        if complete := [[value for value in row if value is not None] for row in rows if None not in row]:
+            scores.append(complete)
+    found = mean_ranks(scores, METRICS[metric].better == "higher")
+    return [Rank(method, metric, *of_method) for method, of_method in zip(results, found, strict=False)]
+
+
+def _check_same_leaves(results: Mapping[str, Evaluation]) -> tuple[str, ...]:
+    (first, expected), *others = ((method, result.leaves) for method, result in results.items())
     for method, leaves in others:
         if leaves != expected:
             raise LabelSetError(
                 f"different labels: '{first}' has {some(expected, 20)}; '{method}' has {some(leaves, 20)}"
             )
-    return list(expected)
+    return expected
 
 
-def _common_cases(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    names = {method: {case["case"] for case in result["cases"]} for method, result in results.items()}
+def _common_cases(results: Mapping[str, Evaluation]) -> list[str]:
+    names = {method: set(result.by_case) for method, result in results.items()}
     common = sorted(set.intersection(*names.values()))
     if not common:
         examples = "; ".join(f"'{method}' has {some(sorted(cases), 2)}" for method, cases in names.items())
@@ -130,45 +219,17 @@ def _common_cases(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return common
 
 
-def _check_same_references(
-    scores: Mapping[str, Mapping[str, Any]], cases: Sequence[str], leaves: Sequence[str]
-) -> None:
+def _check_same_references(results: Mapping[str, Evaluation], cases: Sequence[str]) -> None:
     """The same reference under the same contract: its voxels were counted alike."""
-    first, *others = scores
+    (first, expected), *others = results.items()
     for case in cases:
-        for leaf in leaves:
-            expected = scores[first][case][leaf]
-            for method in others:
-                found = scores[method][case][leaf]
-                if (found["n_ref"], found["union"]) != (expected["n_ref"], expected["union"]):
-                    raise LabelSetError(
-                        f"case '{case}', {leaf}: '{first}' and '{method}' were scored against different references or "
-                        f"protocols: evaluate both against the same folder"
-                    )
-
-
-def load_results(arguments: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Evaluations by method name, and where they are, from `NAME=PATH` or `PATH`."""
-    results, sources = {}, {}
-    for argument in arguments:
-        name, equals, path = argument.partition("=")
-        if not equals or Path(argument).exists():
-            name, path = "", argument
-        file = find_metrics(path)
-        name = name or (file.parent.parent if file.parent.name == "evaluation" else file.parent).absolute().name
-        if name in results:
-            raise LabelSetError(f"two result sets are called '{name}': name them: NAME={path}")
-        content = read_json(file)
-        if content.get("version") != EVALUATION_VERSION or not {"cases", "leaves", "settings"} <= set(content):
-            raise LabelSetError(f"{file}: not a result of 'nnunet_labelset evaluate' (version {EVALUATION_VERSION})")
-        results[name], sources[name] = content, str(file.absolute())
-    return results, sources
-
-
-def find_metrics(path: str | Path) -> Path:
-    """metrics.json, given itself, its folder, or the folder of the predictions."""
-    candidates = [Path(path), Path(path) / "metrics.json", Path(path) / "evaluation" / "metrics.json"]
-    for file in candidates:
-        if file.is_file():
-            return file
-    raise LabelSetError(f"{path}: no metrics.json there: run 'nnunet_labelset evaluate' first")
+        for method, result in others:
+            one, two = expected.by_case[case], result.by_case[case]
+            alike = {leaf: (score.n_ref, score.union) for leaf, score in one.leaves.items()}
+            found = {leaf: (score.n_ref, score.union) for leaf, score in two.leaves.items()}
+            differs = sorted(leaf for leaf in {**alike, **found} if alike.get(leaf) != found.get(leaf))
+            if differs or one.known != two.known:
+                raise LabelSetError(
+                    f"case '{case}'{', ' + differs[0] if differs else ''}: '{first}' and '{method}' were scored "
+                    f"against different references or protocols: evaluate both against the same folder"
+                )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,26 @@ from typing import Any
 import numpy as np
 from scipy.ndimage import find_objects
 
-from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, membership_matrix
-from nnunet_labelset.evaluation.surface import hd95
-from nnunet_labelset.io.files import case_files
+from nnunet_labelset.evaluation.metric import METRICS, Measured
+from nnunet_labelset.evaluation.results import ABSENT, INVENTED, MISSED, SCORED, UNANNOTATED, Case, Score
+from nnunet_labelset.evaluation.surface import SurfaceDistances, surface_distances
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels
 
-OUTCOMES = ("scored", "missed", "absent_in_reference", "absent_in_both", "unannotated")
+Boxes = Sequence[tuple[slice, ...] | None]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is scored under a name: a leaf, or a union of leaves that count as one."""
+
+    name: str
+    members: LabelSet
+    annotated: bool  # else it is scored only where the reference holds voxels that are known to be in it
+    tolerance: float | None = None  # mm, of NSD; None is the larger of 1 mm and the diagonal of a voxel
 
 
 @dataclass(frozen=True)
@@ -31,146 +42,138 @@ class Pair:
     prediction_file: str
     leaf_names: tuple[str, ...]
     sets: tuple[LabelSet, ...]
-    annotated: LabelSet
-    unions: bool = True
+    structures: tuple[Structure, ...]
     surfaces: bool = True
 
-    def region(self, leaf: int) -> LabelSet:
-        """What is scored under a leaf: itself, or the label-set that its value stands for."""
-        labels = self.sets[leaf]
-        is_union = leaf in labels and 0 not in labels  # what may be background is no structure
-        return labels if self.unions and is_union else frozenset([leaf])
+    @property
+    def meaning(self) -> str:
+        """What the values of the reference stand for, as a text to compare."""
+        sets = ["+".join(self.leaf_names[leaf] for leaf in sorted(labels)) for labels in self.sets]
+        return ";".join(sets)
 
 
-def find_pairs(
-    folder_ref: str | Path,
-    folder_pred: str | Path,
-    contract: Contract,
-    file_ending: str,
-    chill: bool,
-    **options: bool,
-) -> tuple[list[Pair], list[str], list[str]]:
-    """Pairs in the order of their names, then the cases without prediction and the predictions without reference."""
-    for folder in (folder_ref, folder_pred):
-        if not Path(folder).is_dir():
-            raise LabelSetError(f"{folder}: no such folder")
-    references, predictions = case_files(folder_ref, file_ending), case_files(folder_pred, file_ending)
-    for folder, files in ((folder_ref, references), (folder_pred, predictions)):
-        if not files:
-            raise LabelSetError(f"{folder}: no *{file_ending} files")
-    missing, extra = sorted(references.keys() - predictions), sorted(predictions.keys() - references)
-    cases = sorted(references.keys() & predictions)
-    if not cases:
-        raise LabelSetError(f"{folder_ref} and {folder_pred} have no case in common: for example {some(missing, 2)}")
-    problems = [f"{len(missing)} missing: {some(missing)}"] if missing else []
-    problems += [f"{len(extra)} without reference: {some(extra)}"] if extra else []
-    if problems and not chill:
-        raise LabelSetError(f"{folder_pred}: {', and '.join(problems)}; --chill scores the others")
-    contract.require_cases(cases)
-    pairs = [
-        Pair(
-            case,
-            contract.protocol_of(case),
-            str(references[case]),
-            str(predictions[case]),
-            contract.leaf_names,
-            contract.sets_of(case),
-            contract.annotated_leaves(contract.protocol_of(case)),
-            **options,
-        )
-        for case in cases
-    ]
-    return pairs, missing, extra
-
-
-def score_pair(pair: Pair, reader: Any = None) -> dict[str, Any]:
-    """Read both images and score them; the layout is that of `cases` in metrics.json.
+def score_pair(pair: Pair, reader: Any = None) -> Case:
+    """Read both images and score them.
 
     With a reader of nnU-Net, the files are read as nnU-Net reads them: any format, and only the shape must agree.
     """
+    files = file_states(pair.reference_file, pair.prediction_file)
     reference, prediction, spacing = _read(pair, reader)
-    return {
-        "case": pair.case,
-        "protocol": pair.protocol,
-        "reference_file": pair.reference_file,
-        "prediction_file": pair.prediction_file,
-        "shape": list(reference.shape),
-        "spacing": spacing,
-        "leaves": score_arrays(pair, reference, prediction, spacing),
-    }
+    return score_arrays(pair, reference, prediction, spacing, files)
+
+
+def file_states(*paths: str) -> tuple[tuple[int, ...], ...]:
+    """Size and time of files: what changes when one is replaced."""
+    found = [Path(path).stat() for path in paths]
+    return tuple((file.st_size, file.st_mtime_ns) for file in found)
 
 
 def score_arrays(
-    pair: Pair, reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float]
-) -> dict[str, dict[str, Any]]:
-    """The scores of all foreground leaves by name; undefined scores are None."""
+    pair: Pair,
+    reference: np.ndarray,
+    prediction: np.ndarray,
+    spacing: Sequence[float],
+    files: tuple[tuple[int, ...], ...] = (),
+) -> Case:
+    """The scores of all structures; undefined ones are None, and distances of missed ones, which have no image."""
     num_leaves = len(pair.leaf_names)
-    leaves = range(1, num_leaves)
     membership = membership_matrix(pair.sets, num_leaves)  # (K, C)
-    regions = membership_matrix([pair.region(leaf) for leaf in leaves], num_leaves)  # (R, C)
+    regions = membership_matrix([structure.members for structure in pair.structures], num_leaves)  # (R, C)
     confusion = hard_confusion(reference, prediction, len(pair.sets), num_leaves)  # (K, C)
     counts = label_set_counts(confusion, membership, regions)
     volume = float(np.prod(spacing)) / 10 ** len(spacing)  # ml, or cm² in 2D
-    boxes = (
-        (_value_boxes(reference, len(pair.sets)), _value_boxes(prediction, num_leaves)) if pair.surfaces else ([], [])
-    )
+    shape, sizes = reference.shape, [size for size, n in zip(spacing, reference.shape, strict=True) if n > 1]
+    reference, prediction = np.squeeze(reference), np.squeeze(prediction)  # an axis of one voxel is none
+    boxes: tuple[Boxes, Boxes] = ([], [])
+    if pair.surfaces and sizes:
+        boxes = (_value_boxes(reference, len(pair.sets)), _value_boxes(prediction, num_leaves))
     scores = {}
-    for row, leaf in enumerate(leaves):
+    for row, structure in enumerate(pair.structures):
         tp, fp, fn, tn = (int(count[row]) for count in counts)
-        n_ref, n_pred = tp + fn, tp + fp
-        union = sorted(pair.region(leaf)) if regions[row].sum() > 1 else None
-        if union is None and leaf not in pair.annotated and n_ref == 0:
-            outcome = "unannotated"
-        elif n_ref:
-            outcome = "scored" if n_pred else "missed"
+        outcome = _outcome(structure, tp + fn, tp + fp)
+        surfaces = None
+        if pair.surfaces and sizes and outcome == SCORED:
+            surfaces = _surfaces((reference, prediction), boxes, membership, regions[row], sizes)
+        tolerance = max(1.0, float(np.linalg.norm(sizes))) if structure.tolerance is None else structure.tolerance
+        measured = Measured(tp, fp, fn, int((confusion @ regions[row]).sum()), volume, tolerance, surfaces)
+        scores[structure.name] = Score(
+            outcome,
+            tuple(pair.leaf_names[leaf] for leaf in sorted(structure.members)) if len(structure.members) > 1 else None,
+            *(tp, fp, fn, tn, tp + fn, tp + fp),
+            _values(measured, outcome, pair.surfaces),
+        )
+    wrong = int(confusion[~membership].sum())
+    return Case(
+        *(pair.case, pair.protocol, pair.reference_file, pair.prediction_file),
+        shape=tuple(shape),
+        spacing=tuple(float(size) for size in spacing),
+        known=int(confusion[~membership.all(axis=1)].sum()),
+        known_wrong=wrong,
+        known_wrong_volume=wrong * volume,
+        files=files,
+        meaning=pair.meaning,
+        groups={},
+        leaves=scores,
+    )
+
+
+def _outcome(structure: Structure, n_ref: int, n_pred: int) -> str:
+    if not structure.annotated and n_ref == 0:
+        return UNANNOTATED
+    if n_ref:
+        return SCORED if n_pred else MISSED
+    return INVENTED if n_pred else ABSENT
+
+
+def _values(measured: Measured, outcome: str, surfaces: bool) -> dict[str, float | None]:
+    """All metrics. What is undefined, or not asked for, is None; volumes are known in any case."""
+    values: dict[str, float | None] = {}
+    for name, metric in METRICS.items():
+        of_surface = metric.worst is not None
+        if outcome in (UNANNOTATED, ABSENT) and metric.better:
+            values[name] = None
+        elif of_surface and outcome in (MISSED, INVENTED):
+            values[name] = None if metric.is_distance or not surfaces else metric.worst
         else:
-            outcome = "absent_in_reference" if n_pred else "absent_in_both"
-        defined = outcome not in ("unannotated", "absent_in_both")
-        distance = None
-        if pair.surfaces and outcome == "scored":
-            distance = _region_hd95((reference, prediction), boxes, membership, regions[row], spacing)
-        scores[pair.leaf_names[leaf]] = {
-            "outcome": outcome,
-            "union": None if union is None else [pair.leaf_names[member] for member in union],
-            "dice": 2 * tp / (n_ref + n_pred) if defined else None,
-            "iou": tp / (tp + fp + fn) if defined else None,
-            "hd95": distance,
-            "tp": tp,
-            "fp": fp,
-            "fn": fn,
-            "tn": tn,
-            "n_ref": n_ref,
-            "n_pred": n_pred,
-            "volume_ref": n_ref * volume,
-            "volume_pred": int((confusion @ regions[row]).sum()) * volume,
-        }
-    return scores
+            values[name] = metric.compute(measured)
+    return values
 
 
 def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]:
     files = (pair.reference_file, pair.prediction_file)
+    expected = (len(pair.sets), len(pair.leaf_names))
+    arrays: list[np.ndarray] = []
+    headers: list[Any] = []
+    for path, num_values in zip(files, expected, strict=True):
+        voxels, header = read_voxels(path) if reader is None else _read_with(reader, path)
+        if voxels.ndim not in (2, 3):
+            raise LabelSetError(f"{path}: expected 2 or 3 dimensions, got {voxels.ndim}")
+        arrays.append(_labels(voxels, path, num_values))
+        headers.append(header)
     if reader is None:
-        (reference, header), (prediction, other) = (read_voxels(file) for file in files)
-        difference = geometry_difference(header, other)
-        spacing = header.GetSpacing()[::-1]
+        difference = geometry_difference(*headers)
+        spacing = headers[0].GetSpacing()[::-1]
     else:
-        ((reference,), properties), ((prediction,), _) = (reader.read_seg(file) for file in files)
-        same = reference.shape == prediction.shape
-        difference = None if same else f"shape {reference.shape} and {prediction.shape}"
-        spacing = properties["spacing"]
+        shapes = [array.shape for array in arrays]
+        difference = None if shapes[0] == shapes[1] else f"shape {shapes[0]} and {shapes[1]}"
+        spacing = headers[0]["spacing"]
     if difference:
         raise LabelSetError(f"{files[0]} and {files[1]} differ in {difference}")
-    if reference.ndim not in (2, 3):
-        raise LabelSetError(f"{files[0]}: expected 2 or 3 dimensions, got {reference.ndim}")
-    arrays = []
-    expected = (len(pair.sets), len(pair.leaf_names))
-    for voxels, path, num_values in zip((reference, prediction), files, expected, strict=True):
-        array = integer_array(voxels, path, allow_nan=False)
-        if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
-            unknown = np.unique(array[(array < 0) | (array >= num_values)])
-            raise LabelSetError(f"{path}: values {some(unknown)} are not labels: expected 0..{num_values - 1}")
-        arrays.append(array.astype(np.uint8 if num_values <= 256 else np.int32, copy=False))
     return arrays[0], arrays[1], [float(size) for size in spacing]
+
+
+def _read_with(reader: Any, path: str) -> tuple[np.ndarray, Mapping[str, Any]]:
+    (voxels,), properties = reader.read_seg(path)
+    return voxels, properties
+
+
+def _labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray:
+    """Small integers, because a volume may be large; other values than labels are an error."""
+    array = integer_array(voxels, path, allow_nan=False)
+    if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
+        unknown = np.unique(array[(array < 0) | (array >= num_values)])
+        raise LabelSetError(f"{path}: values {some(unknown)} are not labels: expected 0..{num_values - 1}")
+    return array.astype(np.uint8 if num_values <= 256 else np.int32, copy=False)
 
 
 def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] | None]:
@@ -179,14 +182,14 @@ def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] |
     return [whole, *find_objects(array, max_label=num_values - 1)]
 
 
-def _region_hd95(
+def _surfaces(
     images: tuple[np.ndarray, np.ndarray],
-    boxes: tuple[Sequence[tuple[slice, ...] | None], Sequence[tuple[slice, ...] | None]],
+    boxes: tuple[Boxes, Boxes],
     membership: np.ndarray,
     region: np.ndarray,
     spacing: Sequence[float],
-) -> float:
-    """HD95 of a leaf or union; voxels that count nowhere for it are taken out of both masks."""
+) -> SurfaceDistances | None:
+    """Of a leaf or union; voxels that count nowhere for it are in neither mask, and no surface touches them."""
     inside = np.logical_not(membership[:, ~region].any(axis=1))  # (K,)
     uncertain = np.logical_and(membership[:, region].any(axis=1), ~inside)  # (K,)
     used = [
@@ -196,10 +199,13 @@ def _region_hd95(
         if rows[row] and box
     ]
     crop = tuple(
-        slice(min(box.start for box in axis), max(box.stop for box in axis)) for axis in zip(*used, strict=True)
+        slice(max(min(box.start for box in axis) - 1, 0), max(box.stop for box in axis) + 1)
+        for axis in zip(*used, strict=True)
     )
     reference, prediction = images[0][crop], images[1][crop]
     reference_mask, prediction_mask = inside[reference], region[prediction]
+    unknown = None
     if uncertain.any():
-        prediction_mask &= ~uncertain[reference]
-    return hd95(reference_mask, prediction_mask, spacing)
+        unknown = uncertain[reference]
+        prediction_mask &= ~unknown
+    return surface_distances(reference_mask, prediction_mask, spacing, unknown)

@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata, wilcoxon
+from scipy.stats import bootstrap, rankdata, studentized_range, wilcoxon
 
-FEW = 13  # up to here SciPy's p-value is exact even with ties
+RESAMPLES, SEED = 10_000, 20_210
+EXACT = 1000  # differing pairs, which take a second; the approximation is good long before
 
 
-def describe(values: Iterable[float | None]) -> dict[str, Any]:
-    """n, mean, sample standard deviation and median of the values that are not None."""
+@dataclass(frozen=True)
+class Description:
+    """Values in short; None where there are too few. `low` to `high` is the 95 % confidence interval of the mean."""
+
+    n: int
+    mean: float | None
+    sd: float | None
+    median: float | None
+    low: float | None = None
+    high: float | None = None
+
+
+def describe(values: Iterable[float | None], interval: bool = False) -> Description:
+    """n, mean, sample standard deviation and median of the values that are not None; with the interval if asked for."""
     array = np.array([value for value in values if value is not None], dtype=float)
-    return {
-        "n": len(array),
-        "mean": float(array.mean()) if len(array) else None,
-        "sd": float(array.std(ddof=1)) if len(array) > 1 else None,
-        "median": float(np.median(array)) if len(array) else None,
-    }
+    n = len(array)
+    return Description(
+        n,
+        float(array.mean()) if n else None,
+        float(array.std(ddof=1)) if n > 1 else None,
+        float(np.median(array)) if n else None,
+        *(mean_interval(array) if interval else (None, None)),
+    )
+
+
+def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
+    """The 95 % confidence interval of the mean: BCa bootstrap, seeded. None for fewer than three values."""
+    if len(values) < 3:
+        return None, None
+    if np.ptp(values) == 0:
+        return float(values[0]), float(values[0])
+    found = bootstrap(
+        (values,),
+        np.mean,
+        vectorized=True,
+        n_resamples=RESAMPLES,
+        batch=max(1, 2_000_000 // len(values)),
+        method="BCa",
+        rng=np.random.default_rng(SEED),
+    ).confidence_interval
+    return float(found.low), float(found.high)
 
 
 class PairedTest(NamedTuple):
@@ -28,6 +63,8 @@ class PairedTest(NamedTuple):
     n_pairs: int
     n_zero: int
     mean_difference: float | None
+    low: float | None
+    high: float | None
     median_difference: float | None
     statistic: float | None
     p: float | None
@@ -37,27 +74,28 @@ class PairedTest(NamedTuple):
 def paired_test(a: Sequence[float | None], b: Sequence[float | None]) -> PairedTest:
     """Compare two methods on the same cases; pairs in which one score is missing are left out.
 
-    What SciPy's `wilcoxon` does by default: zero differences are dropped, ties share their mean rank, and few cases get
-    an exact p-value. `effect` is the matched-pairs rank-biserial correlation: the rank sum of the cases in which `b` is
-    larger, minus that of the cases in which `a` is, over the sum of both.
+    Zero differences are dropped and ties share their mean rank, as in SciPy's `wilcoxon`, but the p-value is exact for
+    up to `EXACT` differing pairs, whatever the ties. `effect` is the matched-pairs rank-biserial correlation: the rank
+    sum of the cases in which `b` is larger, minus that of the cases in which `a` is, over the sum of both. `low` to
+    `high` is the 95 % confidence interval of the mean difference.
     """
     pairs = np.array([pair for pair in zip(a, b, strict=True) if None not in pair], dtype=float).reshape(-1, 2)
     # 1.6 - 0.8 and 2.4 - 1.6 are equal, but not in floating point: ties are found only after rounding.
     difference = np.round(pairs[:, 1] - pairs[:, 0], 9)
     used = difference[difference != 0]
     zero = len(difference) - len(used)
+    low, high = mean_interval(difference)
     if not len(used):
         middle = 0.0 if zero else None
-        return PairedTest(len(pairs), zero, middle, middle, None, None, None)
+        return PairedTest(len(pairs), zero, middle, low, high, middle, None, None, None)
     ranks = rankdata(np.abs(used))
-    if len(difference) <= FEW:
-        statistic, p = _exact_test(ranks, used > 0)
-    else:
-        statistic, p = wilcoxon(difference)
+    statistic, p = _exact_test(ranks, used > 0) if len(used) <= EXACT else wilcoxon(used)
     return PairedTest(
         len(pairs),
         zero,
         float(difference.mean()),
+        low,
+        high,
         float(np.median(difference)),
         float(statistic),
         float(p),
@@ -66,18 +104,17 @@ def paired_test(a: Sequence[float | None], b: Sequence[float | None]) -> PairedT
 
 
 def _exact_test(ranks: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """Statistic and p-value over all 2**n signs of the ranks, ties or not.
-
-    SciPy does the same for so few cases when there are ties, but calls the statistic for every pattern of signs, which
-    takes a second for each leaf and pair of methods.
-    """
+    """Statistic and p-value over all 2**n signs of the ranks, ties or not."""
     doubled = np.rint(2 * ranks).astype(int)  # mean ranks end with .5
-    patterns = np.zeros(doubled.sum() + 1)  # number of sign patterns by twice their positive rank sum
-    patterns[0] = 1
+    share = np.zeros(doubled.sum() + 1)  # of the sign patterns, by twice their positive rank sum
+    share[0] = 1
+    top = 0
     for rank in doubled:
-        patterns[rank:] += patterns[:-rank].copy()
+        top += rank
+        share[rank : top + 1] += share[: top + 1 - rank].copy()
+        share[: top + 1] /= 2
     found = doubled[positive].sum()
-    tail = min(patterns[: found + 1].sum(), patterns[found:].sum()) / patterns.sum()
+    tail = min(share[: found + 1].sum(), share[found:].sum())
     return min(found, doubled.sum() - found) / 2, min(1.0, 2 * tail)
 
 
@@ -90,3 +127,26 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         largest = max(largest, min(1.0, (len(done) - step) * float(p_values[index] or 0.0)))
         adjusted[index] = largest
     return adjusted
+
+
+def mean_ranks(scores: Sequence[Sequence[Sequence[float]]], higher_is_better: bool) -> list[tuple[int, float, float]]:
+    """Number of cases, mean rank (1 is best) and share of bootstrap samples of the cases in which it is the smallest.
+
+    `scores[case][leaf][method]`: methods are ranked within every leaf of a case, and the ranks are averaged over the
+    leaves, because those of one case are not independent. Methods that are first together share the sample.
+    """
+    if not scores:
+        return []
+    sign = -1 if higher_is_better else 1
+    ranks = np.array([rankdata(sign * np.round(of_case, 9), axis=1).mean(axis=0) for of_case in scores])  # (cases, M)
+    n = len(ranks)
+    drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), size=RESAMPLES) @ ranks  # (resamples, M)
+    first = np.isclose(drawn, drawn.min(axis=1, keepdims=True), rtol=0, atol=1e-9 * n)
+    shares = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
+    return [(n, float(mean), float(share)) for mean, share in zip(ranks.mean(axis=0), shares, strict=True)]
+
+
+def critical_difference(methods: int, cases: int, alpha: float) -> float:
+    """Mean ranks that differ by less are not significantly different (Nemenyi)."""
+    quantile = float(studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
+    return quantile * math.sqrt(methods * (methods + 1) / (6 * cases))

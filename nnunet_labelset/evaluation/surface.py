@@ -1,109 +1,137 @@
-"""HD95: the robust Hausdorff distance between two masks, their surface elements weighted by area.
+"""Distances between the surfaces of two masks, their elements weighted by area, computed once for all metrics.
 
 A surface element sits between 2x2x2 voxels (2x2 pixels in 2D) that are neither all inside nor all outside. Its area is
-that of the marching-cubes triangles (the length of the marching-squares segments) between them. Each directed distance
-is the 95th percentile, weighted by area, of the distances from the elements of one surface to the nearest of the other.
+that of the marching-cubes triangles (the length of the marching-squares segments) between them. An element that touches
+a voxel of which nobody knows whether it is inside does not count, and an axis along which nothing is known of the
+neighbours (an image of one slice, every tenth slice drawn) is no axis: the surface is then that of the slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 
-import edt
 import numpy as np
+from scipy.spatial import cKDTree
 
-REACH = 4  # voxels in which near surfaces are looked for, before a distance map is made
+DIGITS = 4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
+
+
+@dataclass(frozen=True)
+class SurfaceDistances:
+    """From the elements of reference and prediction to the nearest of the other surface: distances and areas."""
+
+    distances: tuple[np.ndarray, np.ndarray]
+    areas: tuple[np.ndarray, np.ndarray]
+
+    def percentile(self, percent: float) -> float:
+        """The larger of the two directed percentiles, weighted by area (HD95); 100 is the Hausdorff distance."""
+        directed = zip(self.distances, self.areas, strict=True)
+        return round(max(_weighted_percentile(*one, percent) for one in directed), DIGITS)
+
+    def mean(self) -> float:
+        """The mean over the area of both surfaces together (ASSD)."""
+        weighted = sum(float(d @ a) for d, a in zip(self.distances, self.areas, strict=True))
+        return round(weighted / sum(float(area.sum()) for area in self.areas), DIGITS)
+
+    def share_within(self, tolerance: float) -> float:
+        """The share of the area of both surfaces that is at most `tolerance` from the other one (NSD)."""
+        limit = tolerance + 0.5 * 10**-DIGITS
+        within = sum(float(a[d <= limit].sum()) for d, a in zip(self.distances, self.areas, strict=True))
+        return within / sum(float(area.sum()) for area in self.areas)
+
+
+def surface_distances(
+    reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], unknown: np.ndarray | None = None
+) -> SurfaceDistances | None:
+    """Of two bool masks `(z, y, x)`, `(y, x)` or `(x,)`; `unknown` voxels are in neither. None without two surfaces."""
+    either = reference | prediction
+    if not either.any():
+        return None
+    box = _box(either)
+    reference, prediction = reference[box], prediction[box]
+    unknown = None if unknown is None or not unknown[box].any() else unknown[box]
+    axes = tuple(axis for axis, size in enumerate(either.shape) if size > 1)
+    if unknown is not None:
+        axes = _known_axes(either[box], unknown, axes)
+    spacing = tuple(float(size) for size in spacing)
+    table = element_areas(tuple(spacing[axis] for axis in axes))
+    codes = [neighbour_codes(mask, axes) for mask in (reference, prediction)]
+    surfaces = [(code != 0) & (code != len(table) - 1) for code in codes]
+    if unknown is not None:
+        known = neighbour_codes(unknown, axes) == 0
+        surfaces = [surface & known for surface in surfaces]
+    if not surfaces[0].any() or not surfaces[1].any():
+        return None
+    points = [np.flatnonzero(surface) for surface in surfaces]
+    areas = [table[code.ravel()[at]] for code, at in zip(codes, points, strict=True)]
+    del codes
+    distances = [_nearest(points[a], surfaces[a], points[b], surfaces[b], spacing) for a, b in ((0, 1), (1, 0))]
+    return SurfaceDistances((distances[0], distances[1]), (areas[0], areas[1]))
 
 
 def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], percent: float = 95) -> float:
-    """HD95 of two bool masks `(z, y, x)` or `(y, x)`, in the unit of `spacing`.
-
-    NaN if both masks are empty, infinite if one of them is.
-    """
+    """HD95 of two bool masks; NaN if both are empty, infinite if one of them is."""
     if not reference.any() or not prediction.any():
         return float("inf") if reference.any() or prediction.any() else float("nan")
-    box = _common_box(reference, prediction)
-    spacing = tuple(float(size) for size in spacing)
-    areas = element_areas(spacing)
-    codes = [neighbour_codes(mask[box]) for mask in (reference, prediction)]
-    if np.array_equal(codes[0], codes[1]):
-        return 0.0
-    surfaces = [(code != 0) & (code != len(areas) - 1) for code in codes]
-    directed = []
-    for a, b in ((0, 1), (1, 0)):
-        at = np.flatnonzero(surfaces[a])
-        weights = areas[codes[a].ravel()[at]]
-        distance = _weighted_percentile(_near(at, weights, surfaces[b], spacing, percent), weights, percent)
-        if np.isinf(distance):
-            # uint8 takes a faster path in `edt` than bool
-            squared = edt.edtsq((~surfaces[b]).view(np.uint8), anisotropy=spacing, parallel=1)
-            distance = np.sqrt(_weighted_percentile(squared.ravel()[at], weights, percent))
-        directed.append(distance)
-    # `edt` counts in float32: what it cannot tell apart shall be equal, so that statistics see ties.
-    return round(float(max(directed)), 4)
+    found = surface_distances(reference, prediction, spacing)
+    return float("nan") if found is None else found.percentile(percent)
 
 
-def _near(
-    at: np.ndarray, weights: np.ndarray, surface: np.ndarray, spacing: tuple[float, ...], percent: float
+def _nearest(
+    at: np.ndarray, surface: np.ndarray, others: np.ndarray, other: np.ndarray, spacing: tuple[float, ...]
 ) -> np.ndarray:
-    """Distances from the elements `at` (flat indices) to `surface`, infinite where the search did not find any.
+    """Distances from the elements `at` (flat indices) to the nearest of `others`.
 
-    A good prediction is nearly everywhere within a few voxels of the reference: looking there, in the order of
-    distance, until the percentile is reached takes less time than a distance map. It gives up where it would not.
+    A good prediction shares most of its elements with the reference. For the rest, a tree of points needs a fraction of
+    the memory of a distance map; a balanced one would take longer where many points are about equally far.
     """
-    padded = np.pad(surface, REACH)
-    strides = np.array(padded.strides)  # of single bytes: also those of flat indices
-    flat = padded.ravel()
-    todo = np.ravel_multi_index(tuple(axis + REACH for axis in np.unravel_index(at, surface.shape)), padded.shape)
-    where = np.arange(len(at))
-    distances = np.full(len(at), np.inf)
-    left, enough = weights.sum(), (1 - percent / 100) * weights.sum() * (1 - 1e-9)
-    work = 2 * surface.size  # look-ups that take a fraction of the time of a distance map
-    for distance, offsets in _shells(spacing):
-        work -= len(offsets) * (len(todo) + 2000)  # and a call costs as much as 2000 of them
-        if work < 0:
-            break
-        found = np.zeros(len(todo), dtype=bool)
-        for offset in offsets @ strides:
-            found |= flat.take(todo + offset)
-        distances[where[found]] = distance
-        left -= weights[where[found]].sum()
-        if left < enough:
-            break
-        todo, where = todo[~found], where[~found]
+    distances = np.zeros(len(at))
+    apart = ~other.ravel()[at]
+    if apart.any():
+        here, there = (
+            np.stack(np.unravel_index(flat, surface.shape), axis=1) * np.array(spacing) for flat in (at[apart], others)
+        )
+        tree = cKDTree(there, balanced_tree=False, compact_nodes=False)
+        distances[apart] = tree.query(here)[0]
     return distances
 
 
-@lru_cache(maxsize=64)
-def _shells(spacing: tuple[float, ...]) -> list[tuple[float, np.ndarray]]:
-    """Offsets in voxels, grouped by their length, shortest first; as far as `REACH` voxels hold all of one length."""
-    offsets = np.array(list(product(range(-REACH, REACH + 1), repeat=len(spacing))))
-    lengths = np.sqrt(((offsets * spacing) ** 2).sum(1))
-    complete = lengths < (REACH + 1) * min(spacing)
-    groups: dict[float, list[np.ndarray]] = {}
-    for length, offset in zip(lengths[complete], offsets[complete], strict=True):
-        groups.setdefault(round(float(length), 9), []).append(offset)
-    return [(length, np.array(groups[length])) for length in sorted(groups)]
+def _known_axes(either: np.ndarray, unknown: np.ndarray, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes along which at least half of the voxels of the masks have a neighbour that is known."""
+    known = ~unknown
+    used = []
+    for axis in axes:
+        ahead, behind = ((slice(None),) * axis + (ends,) for ends in (slice(1, None), slice(None, -1)))
+        beside = np.zeros_like(known)
+        beside[behind] |= known[ahead]
+        beside[ahead] |= known[behind]
+        if 2 * np.count_nonzero(beside & either) >= np.count_nonzero(either):
+            used.append(axis)
+    return tuple(used)
 
 
-def neighbour_codes(mask: np.ndarray) -> np.ndarray:
+def neighbour_codes(mask: np.ndarray, axes: Sequence[int] | None = None) -> np.ndarray:
     """A bit for each of the 2**n corners of every neighbourhood, one neighbourhood wider than the mask on each axis.
 
-    Bits are packed axis by axis, last axis first, so that the corner `(1, ..., 1)` has the highest bit.
+    Bits are packed axis by axis, last axis first, so that the corner `(1, ..., 1)` has the highest bit. Only
+    `axes` have neighbours.
     """
-    codes = np.pad(mask.view(np.uint8), 1)
-    for axis in reversed(range(mask.ndim)):
-        bits = 2 ** (mask.ndim - 1 - axis)  # already in use
+    axes = tuple(range(mask.ndim)) if axes is None else tuple(axes)
+    codes = np.pad(mask.view(np.uint8), [(1, 1) if axis in axes else (0, 0) for axis in range(mask.ndim)])
+    for used, axis in enumerate(reversed(axes)):
         lower, upper = ((slice(None),) * axis + (ends,) for ends in (slice(None, -1), slice(1, None)))
-        codes = codes[lower] | (codes[upper] << bits)
+        codes = codes[lower] | (codes[upper] << 2**used)
     return codes
 
 
 @lru_cache(maxsize=64)
 def element_areas(spacing: tuple[float, ...]) -> np.ndarray:
-    """Area (3D) or length (2D) of the surface element of every neighbour code, for voxels of this size."""
+    """Area (3D), length (2D) or number (1D) of the surface element of every neighbour code, for voxels of this size."""
+    if len(spacing) < 2:
+        return np.array([0.0, 1.0, 1.0, 0.0][: 2**2 ** len(spacing)])
     if len(spacing) == 2:
         return _contour_lengths(spacing)
     # An area vector scales with the two spacings across its component.
@@ -132,7 +160,7 @@ def _area_vectors() -> list[np.ndarray]:
 
     The original marching cubes: a neighbourhood and its complement have the same surface, that of the fewer corners.
     """
-    from skimage.measure import marching_cubes  # here, because only HD95 in 3D needs it
+    from skimage.measure import marching_cubes  # here, because only surfaces in 3D need it
 
     vectors = []
     for code in range(256):
@@ -156,13 +184,12 @@ def _corners(code: int, ndim: int) -> np.ndarray:
     return corners
 
 
-def _common_box(a: np.ndarray, b: np.ndarray) -> tuple[slice, ...]:
-    """The smallest box that holds both masks."""
-    either = a | b
+def _box(mask: np.ndarray) -> tuple[slice, ...]:
+    """The smallest box that holds the mask, with one more voxel on each side where the image has one."""
     box = []
-    for axis in range(either.ndim):
-        used = np.flatnonzero(either.any(axis=tuple(other for other in range(either.ndim) if other != axis)))
-        box.append(slice(used[0], used[-1] + 1))
+    for axis in range(mask.ndim):
+        used = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+        box.append(slice(max(used[0] - 1, 0), used[-1] + 2))
     return tuple(box)
 
 

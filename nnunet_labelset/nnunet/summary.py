@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.evaluation.scores import find_pairs, score_pair
+from nnunet_labelset.evaluation.pairs import find_pairs
+from nnunet_labelset.evaluation.results import UNANNOTATED, Case, Score
+from nnunet_labelset.evaluation.scores import score_pair
 from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours
@@ -41,20 +43,20 @@ def label_set_summary(
     leave NaN out, and the foreground mean leaves out leaves without any score. `annotated_cases` is the number of cases
     in which each leaf was annotated. `reader` is nnU-Net's for this data set.
     """
-    pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, chill=chill, unions=False, surfaces=False)
+    pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, chill, surfaces=False, under_leaves=False)
     scores = map_parallel(partial(score_pair, reader=reader), pairs, num_processes, "Evaluating")
-    cases = sorted((case for _, case in scores), key=lambda case: case["case"])
+    cases = sorted((case for _, case in scores), key=lambda case: case.case)
     return nnunet_summary(cases, contract.leaf_names)
 
 
-def nnunet_summary(cases: Sequence[Mapping[str, Any]], leaf_names: Sequence[str]) -> dict[str, Any]:
-    """nnU-Net's summary of cases in the layout of metrics.json."""
+def nnunet_summary(cases: Sequence[Case], leaf_names: Sequence[str]) -> dict[str, Any]:
+    """nnU-Net's summary of scored cases."""
     labels = range(1, len(leaf_names))
-    per_case = [
+    per_case: list[dict[str, Any]] = [
         {
-            "reference_file": case["reference_file"],
-            "prediction_file": case["prediction_file"],
-            "metrics": {label: _metrics(case["leaves"][leaf_names[label]]) for label in labels},
+            "reference_file": case.reference_file,
+            "prediction_file": case.prediction_file,
+            "metrics": {label: _metrics(case.leaves[leaf_names[label]]) for label in labels},
         }
         for case in cases
     ]
@@ -67,16 +69,16 @@ def nnunet_summary(cases: Sequence[Mapping[str, Any]], leaf_names: Sequence[str]
         "mean": mean,
         "foreground_mean": {name: nanmean(mean[label][name] for label in labels) for name in METRICS},
         "annotated_cases": {
-            str(label): sum(case["leaves"][leaf_names[label]]["outcome"] != "unannotated" for case in cases)
-            for label in labels
+            str(label): sum(case.leaves[leaf_names[label]].outcome != UNANNOTATED for case in cases) for label in labels
         },
     }
 
 
-def _metrics(scores: Mapping[str, Any]) -> dict[str, float]:
-    if scores["outcome"] == "unannotated":
+def _metrics(score: Score) -> dict[str, float]:
+    if score.outcome == UNANNOTATED:
         return dict.fromkeys(METRICS, float("nan"))
-    return {name: float("nan") if scores[ours] is None else scores[ours] for name, ours in METRICS.items()}
+    found = {**vars(score), **score.values}
+    return {name: float("nan") if found[ours] is None else found[ours] for name, ours in METRICS.items()}
 
 
 def nanmean(values: Iterable[float]) -> float:

@@ -45,7 +45,7 @@ def build_report(
     if contract is not None:
         sections.append(("coverage", "Coverage", coverage_section(contract, common)))
     if len(results) > 1:
-        compared = comparison({result.name: result.metrics for result in results}, baseline, alpha, holm)
+        compared = comparison({result.name: result.evaluation for result in results}, baseline, alpha, holm)
         sections.append(("comparison", "Comparison", comparison_section(compared)))
     sections.append(("leaves", "Scores per leaf", plots_section(results)))
     if contract is None:
@@ -61,7 +61,7 @@ def build_report(
     sections.append(("files", "Files", files_section(results, folder)))
     names = ", ".join(result.name for result in results)
     lead = f"{len(common)} evaluated case(s); {escape(names)}"
-    missing = sorted({case for result in results for case in result.metrics["missing_predictions"]})
+    missing = sorted({case for result in results for case in result.evaluation.missing_predictions})
     if missing:
         lead += f"<br>{len(missing)} case(s) without prediction were left out: {escape(some(missing))}"
     return page(title, lead, sections, f"nnunet_labelset {escape(__version__)}")
@@ -69,11 +69,11 @@ def build_report(
 
 def _contract(result: Result) -> tuple[Contract | None, str]:
     """The contract that the evaluation used, or why it cannot be read any more."""
-    settings = result.metrics["settings"]
+    settings = result.evaluation.settings
     try:
-        dataset_json = read_json(settings["dataset_json"])
-        if settings.get("annotated"):
-            contract = contract_with_list(dataset_json, settings["annotated"])
+        dataset_json = read_json(settings.dataset_json)
+        if settings.annotated:
+            contract = contract_with_list(dataset_json, settings.annotated)
         else:
             contract = Contract.from_dataset_json(dataset_json)
         contract.require_cases(result.cases)

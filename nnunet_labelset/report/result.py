@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-# name, unit, factor
-METRICS = {"dice": ("Dice", "%", 100.0), "hd95": ("HD95", "mm", 1.0)}
+from nnunet_labelset.evaluation.metric import SHOWN
+from nnunet_labelset.evaluation.results import Case, Evaluation
+
 WIDE = 10  # more leaves than this stand in rows, not in columns
 
 
@@ -22,11 +21,11 @@ class Result:
 
     name: str
     file: Path
-    metrics: Mapping[str, Any]
+    evaluation: Evaluation
 
-    @cached_property
-    def cases(self) -> dict[str, Mapping[str, Any]]:
-        return {case["case"]: case for case in self.metrics["cases"]}
+    @property
+    def cases(self) -> dict[str, Case]:
+        return self.evaluation.by_case
 
 
 def spoken(leaf: str) -> str:
@@ -34,7 +33,7 @@ def spoken(leaf: str) -> str:
 
 
 def used_metrics(results: Sequence[Result]) -> list[str]:
-    return ["dice", *(["hd95"] if any(result.metrics["settings"]["hd95"] for result in results) else [])]
+    return [name for name in SHOWN if all(name in result.evaluation.settings.metrics for result in results)]
 
 
 def link(path: str | Path, folder: Path, shown: str | None = None) -> str:
@@ -45,6 +44,5 @@ def link(path: str | Path, folder: Path, shown: str | None = None) -> str:
     return f'<a href="{escape(address)}">{escape(shown or str(path))}</a>'
 
 
-def mean_dice(case: Mapping[str, Any] | None) -> float | None:
-    scores = [leaf["dice"] for leaf in case["leaves"].values() if leaf["dice"] is not None] if case else []
-    return 100 * sum(scores) / len(scores) if scores else None
+def mean_dice(case: Case | None) -> float | None:
+    return None if case is None or case.mean_dice is None else 100 * case.mean_dice

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
+
+from nnunet_labelset.evaluation.evaluate import evaluation
+from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.results import Case, Evaluation, Score, Settings
+from nnunet_labelset.io.files import write_json
+from nnunet_labelset.io.records import to_json
 
 LABELS = {"background": 0, "white_matter": 1, "ventricles": 2, "corpus_callosum": 3, "ignore": 4}
 LEAVES = ("white_matter", "ventricles", "corpus_callosum")
@@ -45,3 +52,44 @@ def write_labels(path: Path, array, spacing=None, **geometry) -> Path:
 def row(*values: int) -> np.ndarray:
     """A volume of one row, for counts that can be done by hand."""
     return np.array([[values]], dtype=np.uint8)
+
+
+Values = Mapping[str, Mapping[str, float | None]]  # metric by leaf
+
+
+def made_score(values: Mapping[str, float | None], n_ref: int = 10, **more: object) -> Score:
+    """A score with these metrics; the others are undefined."""
+    fields = {
+        "outcome": "scored",
+        "union": None,
+        "tp": n_ref,
+        "fp": 0,
+        "fn": 0,
+        "tn": 0,
+        "n_ref": n_ref,
+        "n_pred": n_ref,
+    }
+    return Score(**{**fields, "values": dict.fromkeys(METRICS) | dict(values), **more})
+
+
+def made_case(case: str, leaves: Mapping[str, Score], **more: object) -> Case:
+    fields = {
+        **{"protocol": "full", "reference_file": f"ref/{case}.nii.gz", "prediction_file": f"pred/{case}.nii.gz"},
+        **{"shape": (4, 4, 4), "spacing": (1.0, 1.0, 1.0), "known": 100, "known_wrong": 0, "known_wrong_volume": 0.0},
+        **{"files": ((1, 1), (1, 1)), "meaning": "", "groups": {}},
+    }
+    return Case(case, **{**fields, "leaves": dict(leaves), **more})
+
+
+def made_evaluation(cases: Sequence[Case], metrics: Sequence[str] = ("dice",), **settings: object) -> Evaluation:
+    """An evaluation of cases that no image was read for."""
+    given = {
+        **{"reference_folder": "ref", "prediction_folder": "pred", "dataset_json": "dataset.json", "annotated": None},
+        **{"file_ending": ".nii.gz", "metrics": tuple(metrics), "cap": None, "tolerance": {}, **settings},
+    }
+    return evaluation(cases, ["background", *cases[0].leaves], {}, {}, Settings(**given))
+
+
+def save_evaluation(folder: Path, content: Evaluation | dict) -> str:
+    write_json(folder / "metrics.json", to_json(content))
+    return str(folder)

@@ -18,12 +18,15 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.evaluation.compare import comparison, load_results
+from nnunet_labelset.evaluation.compare import comparison
+from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.nnunet.logs import read_curves
 from nnunet_labelset.report.overlays import ERROR_COLOURS, CaseSlices, leaf_colour
 from nnunet_labelset.report.plots import line_plot, strip_plot, ticks
 from nnunet_labelset.report.result import Result
 from nnunet_labelset.report.sections.cases import choose_cases, rank_cases
+from tests.helpers.evaluation import made_case, made_evaluation, made_score
 
 LABELS = {"background": 0, "left_part": 1, "right_part": 2, "ignore": 3}
 PROTOCOLS = {
@@ -135,12 +138,13 @@ def test_report_is_whole_escaped_offline_and_readable_aloud(study: Path) -> None
 def test_table_2_has_the_numbers_of_compare(study: Path) -> None:
     html = make(study)
     results, _ = load_results([f"x={study / 'first'}", f"second={study / 'second'}"])
-    for cell in comparison(results, "x")["cells"]:
-        factor = 100 if cell["metric"] == "dice" else 1
-        mean = f"{factor * cell['mean']:.1f}"
-        sd = "" if cell["sd"] is None else f" ({factor * cell['sd']:.1f})"
-        shown = f'<span class="best">{mean}</span>{sd}' if cell["best"] else f"{mean}{sd}"
-        assert f'<span title="n = {cell["n"]}">{shown}</span>' in html
+    for cell in comparison(results, "x").cells:
+        if not cell.leaf:
+            continue
+        metric = METRICS[cell.metric]
+        mean, sd = metric.show(cell.mean), metric.show_sd(cell.description)
+        shown = f'<span class="best">{mean}</span>{sd}' if cell.best else f"{mean}{sd}"
+        assert f'<span title="n = {cell.n}">{shown}</span>' in html
 
 
 def test_coverage_counts_evaluated_and_other_cases(study: Path) -> None:
@@ -179,7 +183,7 @@ def test_many_leaves_stand_in_rows(study: Path, monkeypatch: pytest.MonkeyPatch)
     wide, long = cells(columns, "Table 2"), cells(rows, "Table 2")
     assert {cell for row in wide[1:] for cell in row[2:]} == {cell for row in long[1:] for cell in row[2:]}
     assert [row[:2] for row in long[1:]] == [
-        [leaf, metric] for leaf in ("left part", "right part") for metric in ("Dice %", "HD95 mm")
+        [leaf, metric] for leaf in ("left part", "right part") for metric in ("Dice %", "NSD %", "HD95 mm")
     ]
     wide, long = cells(columns, "By protocol"), cells(rows, "By protocol")
     assert sorted(cell for row in wide[1:] for cell in row[4:]) == sorted(cell for row in long[1:] for cell in row[2:])
@@ -329,9 +333,10 @@ def test_2d_images(tmp_path: Path) -> None:
 
 
 def result(scores: dict[str, dict[str, float | None]]) -> Result:
-    leaves = list(next(iter(scores.values())))
-    cases = [{"case": case, "leaves": {leaf: {"dice": of[leaf]} for leaf in leaves}} for case, of in scores.items()]
-    return Result("x", Path("x"), {"leaves": leaves, "cases": cases})
+    cases = [
+        made_case(case, {leaf: made_score({"dice": dice}) for leaf, dice in of.items()}) for case, of in scores.items()
+    ]
+    return Result("x", Path("x"), made_evaluation(cases))
 
 
 def test_a_case_with_hard_leaves_only_is_not_worst_for_that() -> None:

@@ -41,7 +41,7 @@ def test_the_whole_road_and_again(tiny: Path, capfd: pytest.CaptureFixture) -> N
     for trainer in demo.METHODS.values():
         assert f"  {trainer}: Epoch 0" in first
         assert f"  {trainer}: Pseudo dice [" in first
-    assert "| Leaf-Dice ensemble | DSC |" in first
+    assert "| Leaf-Dice ensemble | Dice |" in first
     assert "| Mean DSC |" in first
     assert "<svg" in (tiny / "report.html").read_text()
     assert main(["demo"]) == 0

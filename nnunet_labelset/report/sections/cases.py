@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.evaluation.results import UNANNOTATED
 from nnunet_labelset.report.overlays import ERROR_COLOURS, CaseSlices, find_image, leaf_colour
 from nnunet_labelset.report.page import legend, number, table, text
 from nnunet_labelset.report.result import WIDE, Result, link, mean_dice, spoken
@@ -27,12 +28,12 @@ def rank_cases(result: Result, cases: Sequence[str]) -> list[str]:
 
     A case in which only an easy leaf is annotated is not good for that, nor is one bad whose leaves are all hard.
     """
-    leaves = result.metrics["leaves"]
-    scores = {leaf: {case: result.cases[case]["leaves"][leaf]["dice"] for case in cases} for leaf in leaves}
+    leaves = result.evaluation.leaves
+    scores = {leaf: {case: result.cases[case].leaves[leaf].values["dice"] for case in cases} for leaf in leaves}
     medians = {leaf: median(known) for leaf in leaves if (known := [v for v in scores[leaf].values() if v is not None])}
     ranks = {}
     for case in cases:
-        differences = [scores[leaf][case] - medians[leaf] for leaf in medians if scores[leaf][case] is not None]
+        differences = [dice - medians[leaf] for leaf in medians if (dice := scores[leaf][case]) is not None]
         if differences:
             ranks[case] = sum(differences) / len(differences)
     return sorted(ranks, key=lambda case: (ranks[case], case))
@@ -53,7 +54,7 @@ def cases_section(
     results: Sequence[Result], contract: Contract, common: Sequence[str], worst: int, folder: Path
 ) -> str:
     """Pictures of the worst and the median cases of the best method, with all methods on the same slices."""
-    best = max(results, key=lambda result: result.metrics["summary"]["overall"]["mean"]["dice"] or 0)
+    best = max(results, key=lambda result: result.evaluation.summary.overall.mean["dice"] or 0)
     chosen = choose_cases(rank_cases(best, common), worst)
     if not chosen:
         return "<p>No case has a score.</p>"
@@ -79,17 +80,17 @@ def cases_section(
 
 def _case(results: Sequence[Result], contract: Contract, case: str, folder: Path) -> str:
     first = results[0].cases[case]
-    ending = results[0].metrics["settings"]["file_ending"]
-    files = [result.cases[case]["prediction_file"] for result in results]
-    image = find_image(first["reference_file"], case, ending)
-    slices = CaseSlices(first["reference_file"], files, contract.sets_of(case), contract.num_leaves, image)
+    ending = results[0].evaluation.settings.file_ending
+    files = [result.cases[case].prediction_file for result in results]
+    image = find_image(first.reference_file, case, ending)
+    slices = CaseSlices(first.reference_file, files, contract.sets_of(case), contract.num_leaves, image)
     views = ", ".join(slices.views)
-    groups = ", ".join(f"{column}: {value}" for column, value in first["groups"].items() if value)
+    groups = ", ".join(f"{column}: {value}" for column, value in first.groups.items() if value)
     figures = [
         _figure(
             slices.picture_of_reference(),
             f"Reference of case {case}, {views}",
-            link(first["reference_file"], folder, "reference"),
+            link(first.reference_file, folder, "reference"),
         ),
         _figure(
             slices.picture_of_image(),
@@ -125,10 +126,10 @@ def _figure(source: str, alt: str, caption: str) -> str:
 
 def _scores(results: Sequence[Result], case: str) -> str:
     """The Dice of all leaves of a case that have one."""
-    leaves = [leaf for leaf, score in results[0].cases[case]["leaves"].items() if score["outcome"] != "unannotated"]
+    leaves = [leaf for leaf, score in results[0].cases[case].leaves.items() if score.outcome != UNANNOTATED]
     scores = {
         leaf: [
-            number(None if (dice := result.cases[case]["leaves"][leaf]["dice"]) is None else 100 * dice)
+            number(None if (dice := result.cases[case].leaves[leaf].values["dice"]) is None else 100 * dice)
             for result in results
         ]
         for leaf in leaves

@@ -6,16 +6,20 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from nnunet_labelset.report.page import Cell, number, table, text
-from nnunet_labelset.report.result import METRICS, WIDE, spoken
+from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
+from nnunet_labelset.evaluation.results import Cell, Comparison
+from nnunet_labelset.evaluation.statistics import Description
+from nnunet_labelset.report import page
+from nnunet_labelset.report.page import number, table, text
+from nnunet_labelset.report.result import WIDE, spoken
 
 MARKS = {"better": "*", "worse": "†", "": ""}
 
 
-def comparison_section(comparison: Mapping[str, Any]) -> str:
+def comparison_section(comparison: Comparison) -> str:
     """The paper's Table 2: mean (sd), best in bold, significant differences from the baseline marked."""
-    cells = {(cell["method"], cell["leaf"], cell["metric"]): cell for cell in comparison["cells"]}
-    methods, leaves, metrics = comparison["methods"], comparison["leaves"], comparison["metrics"]
+    cells = {(cell.method, cell.leaf, cell.metric): cell for cell in comparison.cells}
+    methods, leaves, metrics = comparison.methods, comparison.structures, comparison.metrics
     if len(leaves) > WIDE:
         columns = ["leaf", "metric", *methods]
         rows = [
@@ -30,52 +34,53 @@ def comparison_section(comparison: Mapping[str, Any]) -> str:
             for method in methods
             for metric in metrics
         ]
-    corrected = "" if comparison["correction"] == "none" else f", corrected by {comparison['correction'].capitalize()}"
-    cap = "" if comparison["hd95_cap"] is None else f" HD95 is at most {comparison['hd95_cap']:g} mm."
+    corrected = "" if comparison.correction == "none" else f", corrected by {comparison.correction.capitalize()}"
+    cap = "" if comparison.cap is None else f" HD95 is at most {comparison.cap:g} mm."
     intro = (
-        f"<p>Mean (standard deviation) over {len(comparison['cases'])} cases, each leaf where it is annotated.{cap} "
+        f"<p>Mean (standard deviation) over {len(comparison.cases)} cases, each leaf where it is annotated.{cap} "
         "Best mean in bold. <b>*</b> significantly better, <b>&dagger;</b> significantly worse than "
-        f"{escape(comparison['baseline'])} (two-sided Wilcoxon signed-rank test, p &lt; "
-        f"{comparison['alpha']:g}{escape(corrected)}).</p>"
+        f"{escape(comparison.baseline)} (two-sided Wilcoxon signed-rank test, p &lt; "
+        f"{comparison.alpha:g}{escape(corrected)}).</p>"
     )
     starts = range(0, len(rows), len(metrics))
     return intro + table("Table 2", columns, rows, 2, starts) + _tests(comparison)
 
 
-def metric_cell(metric: str) -> Cell:
-    name, unit, _ = METRICS[metric]
-    return text(f"{name} {unit}", "text")
+def metric_cell(metric: str) -> page.Cell:
+    return text(METRICS.get(metric, KNOWN_WRONG).heading, "text")
 
 
-def score_cell(cell: Mapping[str, Any]) -> Cell:
-    if cell["mean"] is None:
+def score_cell(cell: Cell) -> page.Cell:
+    return description_cell(METRICS[cell.metric], cell.description, cell.best, cell.mark)
+
+
+def description_cell(metric: Metric, found: Description, best: bool = False, mark: str = "") -> page.Cell:
+    if found.mean is None:
         return number(None)
-    scale = METRICS[cell["metric"]][2]
-    mean = f"{scale * cell['mean']:.1f}"
-    mean = f'<span class="best">{mean}</span>' if cell["best"] else mean
-    sd = "" if cell["sd"] is None else f" ({scale * cell['sd']:.1f})"
-    sign = f'<sup class="mark">{MARKS[cell["mark"]]}</sup>' if cell["mark"] else ""
-    return Cell(f'<span title="n = {cell["n"]}">{mean}{sign}{sd}</span>', repr(scale * cell["mean"]))
+    mean = f'<span class="best">{metric.show(found.mean)}</span>' if best else metric.show(found.mean)
+    sign = f'<sup class="mark">{MARKS[mark]}</sup>' if mark else ""
+    shown = f'<span title="n = {found.n}">{mean}{sign}{metric.show_sd(found)}</span>'
+    return page.Cell(shown, repr(metric.scale * found.mean))
 
 
 def _count(cells: Mapping[tuple[str, str, str], Any], methods: Sequence[str], leaf: str, metrics: Sequence[str]) -> str:
-    counts = {cells[method, leaf, metric]["n"] for method in methods for metric in metrics}
+    counts = {cells[method, leaf, metric].n for method in methods for metric in metrics}
     return f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
 
 
-def _tests(comparison: Mapping[str, Any]) -> str:
+def _tests(comparison: Comparison) -> str:
     rows = []
-    for test in comparison["tests"]:
-        scale = METRICS[test["metric"]][2]
-        difference = test["mean_difference"]
+    for test in comparison.tests:
+        scale = METRICS.get(test.metric, KNOWN_WRONG).scale
+        difference = test.mean_difference
         rows.append(
             [
-                *(text(test["a"]), text(test["b"]), text(spoken(test["leaf"]), "text"), metric_cell(test["metric"])),
-                number(test["n_pairs"], 0),
+                *(text(test.a), text(test.b), text(spoken(test.leaf), "text"), metric_cell(test.metric)),
+                number(test.n_pairs, 0),
                 number(None if difference is None else scale * difference, 2),
-                number(test["p_adjusted"], shown=None if test["p_adjusted"] is None else f"{test['p_adjusted']:.2g}"),
-                number(test["effect"], 2),
-                text("yes" if test["significant"] else "no", "text"),
+                number(test.p_adjusted, shown=None if test.p_adjusted is None else f"{test.p_adjusted:.2g}"),
+                number(test.effect, 2),
+                text("yes" if test.significant else "no", "text"),
             ]
         )
     if not rows:

@@ -6,33 +6,36 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.nnunet.logs import Curves
 from nnunet_labelset.report.page import legend
 from nnunet_labelset.report.plots import line_plot, strip_plot
-from nnunet_labelset.report.result import METRICS, Result, spoken, used_metrics
+from nnunet_labelset.report.result import Result, spoken, used_metrics
 
 
 def plots_section(results: Sequence[Result]) -> str:
     """A strip plot for every leaf and metric."""
     parts = []
     for metric in used_metrics(results):
-        name, unit, scale = METRICS[metric]
+        row = METRICS[metric]
         values: dict[str, dict[str, dict[str, float]]] = {}
-        for leaf in results[0].metrics["leaves"]:
+        for leaf in results[0].evaluation.structures:
             values[leaf] = {
                 result.name: {
-                    case: scale * of["leaves"][leaf][metric]
-                    for case, of in result.cases.items()
-                    if of["leaves"][leaf][metric] is not None
+                    case: row.scale * value
+                    for case in result.cases
+                    if (value := result.evaluation.value(case, leaf, metric)) is not None
                 }
                 for result in results
             }
         plots = [
-            strip_plot(spoken(leaf), of, *_axis(of, metric), unit) for leaf, of in values.items() if any(of.values())
+            strip_plot(spoken(leaf), of, *_axis(of, metric), row.unit)
+            for leaf, of in values.items()
+            if any(of.values())
         ]
         figures = "".join(f"<figure>{plot}</figure>" for plot in plots)
         if plots:
-            parts.append(f'<h3>{name} in {unit}</h3><div class="plots">{figures}</div>')
+            parts.append(f'<h3>{row.title} in {row.unit}</h3><div class="plots">{figures}</div>')
     intro = (
         "<p>One mark per case; the box is from quartile to quartile, the line is the median. Every leaf has its own "
         "axis. Point at a mark for its case.</p>"
@@ -41,9 +44,9 @@ def plots_section(results: Sequence[Result]) -> str:
 
 
 def _axis(values: Mapping[str, Mapping[str, float]], metric: str) -> tuple[float, float]:
-    """The ends of an axis: Dice up to 100 %, distances from 0 mm."""
+    """The ends of an axis: shares up to 100 %, distances from 0 mm."""
     scores = [score for of in values.values() for score in of.values()]
-    if metric == "dice":
+    if METRICS[metric].unit == "%":
         return min(90.0, 10 * math.floor(min(scores) / 10)), 100.0
     return 0.0, max(1.0, 1.02 * max(scores))
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets
+from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.results import OUTCOMES, Summary
 from nnunet_labelset.report.page import Cell, number, table, text
-from nnunet_labelset.report.result import METRICS, WIDE, Result, link, mean_dice, spoken, used_metrics
-from nnunet_labelset.report.sections.comparison import metric_cell, score_cell
+from nnunet_labelset.report.result import WIDE, Result, link, mean_dice, spoken, used_metrics
+from nnunet_labelset.report.sections.comparison import description_cell, metric_cell
 
 
 def coverage_section(contract: Contract, evaluated: Sequence[str]) -> str:
@@ -48,16 +49,16 @@ def _shaded(count: int, of: int) -> Cell:
 def groups_section(results: Sequence[Result]) -> str:
     """Mean (sd) of every group, method and metric; nothing if all cases are in one group."""
     parts = []
-    leaves, metrics = results[0].metrics["leaves"], used_metrics(results)
-    for column in results[0].metrics["group_columns"]:
-        groups = sorted({name for result in results for name in result.metrics["summary"]["groups"].get(column, {})})
+    leaves, metrics = results[0].evaluation.structures, used_metrics(results)
+    for column in results[0].evaluation.group_columns:
+        groups = sorted({name for result in results for name in result.evaluation.summary.groups.get(column, {})})
         if len(groups) < 2:
             continue
         rows: list[list[Cell]] = []
         starts = []
         for group in groups:
             starts.append(len(rows))
-            found = {result.name: result.metrics["summary"]["groups"].get(column, {}).get(group) for result in results}
+            found = {result.name: result.evaluation.summary.groups.get(column, {}).get(group) for result in results}
             name = text(group or "(not known)")
             if len(leaves) > WIDE:
                 for leaf in leaves:
@@ -67,13 +68,9 @@ def groups_section(results: Sequence[Result]) -> str:
             for metric in metrics:
                 for method, of in found.items():
                     cells = [_plain(of, leaf, metric) for leaf in leaves]
-                    rows.append(
-                        [name, text(method), metric_cell(metric), number(of["n_cases"] if of else 0, 0), *cells]
-                    )
+                    rows.append([name, text(method), metric_cell(metric), number(of.n_cases if of else 0, 0), *cells])
         if len(leaves) > WIDE:
-            heads = [
-                f"{result.name}\n{METRICS[metric][0]} {METRICS[metric][1]}" for metric in metrics for result in results
-            ]
+            heads = [f"{result.name}\n{METRICS[metric].heading}" for metric in metrics for result in results]
             content = table(f"By {column}", ["group", "leaf", *heads], rows, 2, starts)
         else:
             heads = ["group", "method", "metric", "cases", *map(spoken, leaves)]
@@ -82,57 +79,54 @@ def groups_section(results: Sequence[Result]) -> str:
     return "".join(parts)
 
 
-def _plain(summary: Mapping[str, Any] | None, leaf: str, metric: str) -> Cell:
+def _plain(summary: Summary | None, leaf: str, metric: str) -> Cell:
     """Mean (sd) without marks; empty if the group has no cases."""
     if summary is None:
         return number(None)
-    return score_cell({**summary["leaves"][leaf][metric], "metric": metric, "best": False, "mark": ""})
+    return description_cell(METRICS[metric], summary.leaves[leaf].metrics[metric])
 
 
 def summary_section(results: Sequence[Result]) -> str:
     """Scores of every method and leaf, and how often each outcome occurred (unannotated is not missed)."""
-    outcomes = ("scored", "missed", "absent_in_reference", "absent_in_both", "unannotated")
     metrics = used_metrics(results)
     rows: list[list[Cell]] = []
     starts = []
     for result in results:
         starts.append(len(rows))
-        for leaf, found in result.metrics["summary"]["overall"]["leaves"].items():
+        for leaf, found in result.evaluation.summary.overall.leaves.items():
             rows.append([text(result.name), text(spoken(leaf), "text")])
             for metric in metrics:
-                median = found[metric]["median"]
-                rows[-1].append(_plain(result.metrics["summary"]["overall"], leaf, metric))
-                rows[-1].append(number(None if median is None else METRICS[metric][2] * median))
-            rows[-1] += [number(found["outcomes"][outcome], 0) for outcome in outcomes]
-            rows[-1].append(number(found["union"], 0))
+                median = found.metrics[metric].median
+                rows[-1].append(_plain(result.evaluation.summary.overall, leaf, metric))
+                rows[-1].append(number(None if median is None else METRICS[metric].scale * median))
+            rows[-1] += [number(found.outcomes[outcome], 0) for outcome in OUTCOMES]
+            rows[-1].append(number(found.union, 0))
     intro = (
         "<p>Scored: present in reference and prediction. Missed: not predicted. Absent in the reference: predicted "
         "where it is known not to be. Unannotated: nobody knows, so nothing is scored. Union: scored together with the "
         "leaves that the reference does not tell apart.</p>"
     )
-    heads = [
-        f"{METRICS[metric][0]} {METRICS[metric][1]}\n{what}" for metric in metrics for what in ("mean (sd)", "median")
-    ]
+    heads = [f"{METRICS[metric].heading}\n{what}" for metric in metrics for what in ("mean (sd)", "median")]
     counted = ["scored", "missed", "absent in\nreference", "absent\nin both", "unanno-\ntated", "union"]
     return intro + table("Summary", ["method", "leaf", *heads, *counted], rows, 2, starts)
 
 
 def all_cases_section(results: Sequence[Result], folder: Path) -> str:
     """Every case with its mean Dice and its files."""
-    columns = [*results[0].metrics["group_columns"]]
+    columns = [*results[0].evaluation.group_columns]
     names = sorted({case for result in results for case in result.cases})
     rows = []
     for name in names:
         of = [result.cases.get(name) for result in results]
         known = next(case for case in of if case is not None)
-        files = [link(known["reference_file"], folder, "reference")]
+        files = [link(known.reference_file, folder, "reference")]
         files += [
-            link(case["prediction_file"], folder, result.name) for case, result in zip(of, results, strict=True) if case
+            link(case.prediction_file, folder, result.name) for case, result in zip(of, results, strict=True) if case
         ]
         rows.append(
             [
                 text(name),
-                *(text(known["groups"].get(column, "")) for column in columns),
+                *(text(known.groups.get(column, "")) for column in columns),
                 *(number(mean_dice(case), shown=None) for case in of),
                 Cell(", ".join(files), kind="name"),
             ]
@@ -148,11 +142,11 @@ def files_section(results: Sequence[Result], folder: Path) -> str:
         links = ", ".join(
             link(path, folder, path.name) for name in names if (path := result.file.parent / name).is_file()
         )
-        settings = result.metrics["settings"]
+        settings = result.evaluation.settings
         items.append(
-            f"<li>{escape(result.name)}: {links}; predictions: {link(settings['prediction_folder'], folder)}</li>"
+            f"<li>{escape(result.name)}: {links}; predictions: {link(settings.prediction_folder, folder)}</li>"
         )
-    settings = results[0].metrics["settings"]
-    items.append(f"<li>references: {link(settings['reference_folder'], folder)}</li>")
-    items.append(f"<li>data set: {link(settings['dataset_json'], folder)}</li>")
+    settings = results[0].evaluation.settings
+    items.append(f"<li>references: {link(settings.reference_folder, folder)}</li>")
+    items.append(f"<li>data set: {link(settings.dataset_json, folder)}</li>")
     return f"<ul>{''.join(items)}</ul>"

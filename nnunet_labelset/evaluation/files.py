@@ -1,0 +1,88 @@
+"""Evaluations and comparisons as CSV files and on screen."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN
+from nnunet_labelset.evaluation.results import OUTCOMES, Cell, Comparison, Evaluation, Summary, Test
+from nnunet_labelset.evaluation.statistics import Description
+
+COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred")
+OF_CASE = ("known", "known_wrong", "known_wrong_volume", "known_wrong_share")  # the same in every line of a case
+SCORE_COLUMNS = ("case", "leaf", "outcome", "union", *METRICS, *COUNTS, *OF_CASE)
+DESCRIPTION = tuple(field.name for field in fields(Description))
+
+
+def per_case_csv(found: Evaluation) -> str:
+    first, *others = SCORE_COLUMNS
+    rows = []
+    for case in found.cases:
+        of_case = [getattr(case, name) for name in OF_CASE]
+        for leaf, score in case.leaves.items():
+            values = [score.values[name] for name in METRICS]
+            counts = [getattr(score, name) for name in COUNTS]
+            groups = [case.groups[column] for column in found.group_columns]
+            union = "+".join(score.union or ())
+            rows.append([case.case, *groups, leaf, score.outcome, union, *values, *counts, *of_case])
+    return csv_text([first, *found.group_columns, *others], rows)
+
+
+def summary_csv(found: Evaluation) -> str:
+    parts = [("", "", found.summary.overall)]
+    parts += [(column, name, part) for column, of in found.summary.groups.items() for name, part in of.items()]
+    rows: list[list[Any]] = []
+    for column, name, part in parts:
+        for leaf, of_leaf in part.leaves.items():
+            counted = [*of_leaf.outcomes.values(), of_leaf.union]
+            for metric, description in of_leaf.metrics.items():
+                rows.append([column, name, leaf, metric, *asdict(description).values(), *counted])
+        empty = [None] * (len(OUTCOMES) + 1)
+        rows.append([column, name, "", KNOWN_WRONG.name, *asdict(part.known_wrong).values(), *empty])
+    return csv_text(["group_column", "group", "leaf", "metric", *DESCRIPTION, *OUTCOMES, "union"], rows)
+
+
+def comparison_csv(found: Comparison) -> tuple[str, str]:
+    """The cells, then the tests."""
+    tables = []
+    for kind, records in ((Cell, found.cells), (Test, found.tests)):
+        columns = [field.name for field in fields(kind)]
+        tables.append(csv_text(columns, ([getattr(record, name) for name in columns] for record in records)))
+    return tables[0], tables[1]
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A CSV file; None is an empty field."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([f"{field:.7g}" if isinstance(field, float) else field for field in row])
+    return text.getvalue()
+
+
+def screen_table(summary: Summary) -> str:
+    """A summary, overall or of a group: a line per leaf."""
+    shown = [METRICS[name] for name in SHOWN if name in summary.mean]
+    heads = [head for metric in shown for head in (metric.heading, "n")]
+    rows = [["leaf", *heads, *(outcome.replace("_", " ") for outcome in OUTCOMES), "union"]]
+    for leaf, found in summary.leaves.items():
+        scores = [
+            text
+            for metric in shown
+            for text in (metric.show_mean(found.metrics[metric.name]), found.metrics[metric.name].n)
+        ]
+        rows.append([leaf, *map(str, [*scores, *found.outcomes.values(), found.union])])
+    rows.append(["mean", *(text for metric in shown for text in (metric.show(summary.mean[metric.name]), ""))])
+    widths = [max(len(row[column]) for row in rows[:-1]) for column in range(len(rows[0]))]
+    lines = [[field.rjust(width) for field, width in zip(row, widths, strict=False)] for row in rows]
+    table = "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *line[1:]]).rstrip() for row, line in zip(rows, lines, strict=True)
+    )
+    return (
+        f"{table}\nknown wrong: {KNOWN_WRONG.show_mean(summary.known_wrong)} % of the voxels of which anything is known"
+    )

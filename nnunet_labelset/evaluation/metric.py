@@ -1,0 +1,107 @@
+"""The metrics: one row each. `evaluate`, `compare`, tables, plots and CSV files read what they are from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.evaluation.statistics import Description
+from nnunet_labelset.evaluation.surface import SurfaceDistances
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was counted and measured of a leaf or union in a case; all metrics are functions of it."""
+
+    tp: int
+    fp: int
+    fn: int
+    predicted: int  # all voxels predicted as it, counted or not
+    volume: float  # of a voxel: ml, or cm² in 2D
+    tolerance: float  # mm
+    surfaces: SurfaceDistances | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row: values times `scale` are shown in `unit`. `better` is "higher", "lower", or "" where neither is.
+
+    `worst` makes it a metric of surfaces, and is what a missed or invented structure gets: a share, or infinite for a
+    distance, which stands for the diagonal of the image or `--cap`.
+    """
+
+    name: str
+    title: str
+    unit: str
+    scale: float
+    better: str
+    compute: Callable[[Measured], float | None]
+    worst: float | None = None
+    digits: int = 1
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title} {self.unit}".rstrip()
+
+    @property
+    def is_distance(self) -> bool:
+        return self.worst == math.inf
+
+    def show(self, value: float | None) -> str:
+        return "-" if value is None else f"{self.scale * value:.{self.digits}f}"
+
+    def show_sd(self, found: Description) -> str:
+        """` (6.7)`, with a space before it; empty where a single value has no deviation."""
+        return "" if found.sd is None else f" ({self.show(found.sd)})"
+
+    def show_mean(self, found: Description) -> str:
+        """`91.5 (6.7)`, `91.5` where a single value has no deviation, `-` where there is none."""
+        return self.show(found.mean) + self.show_sd(found)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _surface(function: Callable[[SurfaceDistances, float], float]) -> Callable[[Measured], float | None]:
+    return lambda of: None if of.surfaces is None else function(of.surfaces, of.tolerance)
+
+
+_ROWS = (
+    Metric("dice", "Dice", "%", 100, "higher", lambda of: _share(2 * of.tp, 2 * of.tp + of.fp + of.fn)),
+    Metric("iou", "IoU", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fp + of.fn)),
+    Metric("nsd", "NSD", "%", 100, "higher", _surface(SurfaceDistances.share_within), 0.0),
+    Metric("hd95", "HD95", "mm", 1, "lower", _surface(lambda found, _: found.percentile(95)), math.inf),
+    Metric("hd100", "HD", "mm", 1, "lower", _surface(lambda found, _: found.percentile(100)), math.inf),
+    Metric("assd", "ASSD", "mm", 1, "lower", _surface(lambda found, _: found.mean()), math.inf, 2),
+    Metric("precision", "Precision", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fp)),
+    Metric("recall", "Recall", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fn)),
+    Metric("fp_volume", "FP volume", "ml", 1, "lower", lambda of: of.fp * of.volume, digits=2),
+    Metric("fn_volume", "FN volume", "ml", 1, "lower", lambda of: of.fn * of.volume, digits=2),
+    Metric("volume_ref", "Reference volume", "ml", 1, "", lambda of: (of.tp + of.fn) * of.volume, digits=2),
+    Metric("volume_pred", "Predicted volume", "ml", 1, "", lambda of: of.predicted * of.volume, digits=2),
+    Metric("volume_difference", "Volume difference", "ml", 1, "", lambda of: (of.fp - of.fn) * of.volume, digits=2),
+    Metric(
+        *("absolute_volume_difference", "Absolute volume difference", "ml", 1, "lower"),
+        lambda of: abs(of.fp - of.fn) * of.volume,
+        digits=2,
+    ),
+    Metric(
+        *("relative_volume_difference", "Relative volume difference", "%", 100, "lower"),
+        lambda of: _share(abs(of.fp - of.fn), of.tp + of.fn),
+    ),
+)
+METRICS = {metric.name: metric for metric in _ROWS}
+SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for
+# Of a case, not of a leaf: voxels predicted outside of their label-set, as a share of those of which anything is known.
+KNOWN_WRONG = Metric("known_wrong", "Known wrong", "%", 100, "lower", lambda of: None, digits=2)
+
+
+def metrics_named(names: Iterable[str]) -> list[Metric]:
+    """Rows by name; an unknown name is an error."""
+    for name in names:
+        if name not in METRICS:
+            raise LabelSetError(f"no metric '{name}'{did_you_mean(name, METRICS)}")
+    return [METRICS[name] for name in names]

@@ -1,0 +1,85 @@
+"""Dataclasses to JSON and back; what does not fit is named with its place, so that nobody checks it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from nnunet_labelset.errors import LabelSetError
+
+Record = TypeVar("Record")
+# Metadata of a field whose entries stand in JSON beside the other fields, not in an object of their own.
+FLAT = {"flat": True}
+WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or false", dict: "an object", list: "a list"}
+
+
+def to_json(record: Any) -> Any:
+    """Dataclasses become objects, tuples and sets lists; what JSON knows stays."""
+    if dataclasses.is_dataclass(record):
+        content: dict[str, Any] = {}
+        for field in dataclasses.fields(record):
+            value = to_json(getattr(record, field.name))
+            content.update(value if field.metadata.get("flat") else {field.name: value})
+        return content
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, (list, tuple)):
+        return [to_json(value) for value in record]
+    if isinstance(record, frozenset):
+        return sorted(record)
+    return record
+
+
+def from_json(kind: type[Record], content: Any, where: str) -> Record:
+    """The dataclass that `to_json` wrote; `where` begins the message about what does not fit. Unknown keys are left."""
+    return _read(kind, content, where)
+
+
+def _read(kind: Any, content: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _read_record(kind, content, where)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType:  # `X | None`
+        return None if content is None else _read(arguments[0], content, where)
+    if origin is tuple:
+        entries = _expect(list, content, where)
+        return tuple(_read(arguments[0], entry, f"{where}[{index}]") for index, entry in enumerate(entries))
+    if origin is dict:
+        entries = _expect(dict, content, where)
+        return {key: _read(arguments[1], entry, f"{where}.{key}") for key, entry in entries.items()}
+    if kind is float and isinstance(content, int) and not isinstance(content, bool) and abs(content) < 2**53:
+        return float(content)
+    return _expect(kind, content, where)
+
+
+def _read_record(kind: Any, content: Any, where: str) -> Any:
+    entries = _expect(dict, content, where)
+    hints, flat_field = _fields(kind)
+    for name in hints:
+        if name != flat_field and name not in entries:
+            raise LabelSetError(f"{where}: '{name}' is missing")
+    found = {name: _read(hint, entries[name], f"{where}.{name}") for name, hint in hints.items() if name != flat_field}
+    if flat_field:
+        rest = {key: entry for key, entry in entries.items() if key not in hints}
+        found[flat_field] = _read(hints[flat_field], rest, where)
+    return kind(**found)
+
+
+@cache
+def _fields(kind: Any) -> tuple[dict[str, Any], str | None]:
+    hints = get_type_hints(kind)
+    flat_fields = [field.name for field in dataclasses.fields(kind) if field.metadata.get("flat")]
+    names = [field.name for field in dataclasses.fields(kind)]
+    return {name: hints[name] for name in names}, flat_fields[0] if flat_fields else None
+
+
+def _expect(kind: Any, content: Any, where: str) -> Any:
+    good = isinstance(content, kind) and (kind is bool or not isinstance(content, bool))
+    if not good or (kind is float and not math.isfinite(content)):
+        shown = repr(content)
+        raise LabelSetError(f"{where}: expected {WORDS[kind]}, but got {shown[:40]}{'...' if len(shown) > 40 else ''}")
+    return content
