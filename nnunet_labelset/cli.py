@@ -62,4 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry() -> None:
     """Entry point of the installed command."""
     exit_when_terminated()
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:  # while modules are imported
+        sys.exit(130)

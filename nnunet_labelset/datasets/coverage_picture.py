@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from nnunet_labelset.datasets.coverage import CoverageRow
+from nnunet_labelset.io.files import new_file
 
 
 def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> None:
@@ -47,14 +46,5 @@ def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> 
             (axes.axvline if upright else axes.axhline)(index - 0.5, color="black", linewidth=1)
     figure.suptitle(f"{title}: cases in which each leaf is annotated", fontsize=10)
     axes.spines[:].set_visible(False)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(suffix=path.suffix, prefix=f".{path.stem}.", dir=path.parent)
-    os.close(handle)
-    try:
+    with new_file(path) as temporary:
         figure.savefig(temporary, dpi=150)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -1,11 +1,13 @@
-"""Small files: read or explained, written whole or not at all."""
+"""Files: read or explained, written whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import tempfile
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,46 +16,78 @@ from nnunet_labelset.errors import LabelSetError
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-+]*")
 
 
-def read_json(path: str | Path) -> dict[str, Any]:
-    """A JSON object from a file; a missing or broken file is named."""
+def read_bytes(path: str | Path, most: int = -1) -> bytes:
+    """The content of a file, or its first `most` bytes; a missing or unreadable file is named in one line."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            return file.read(most)
     except FileNotFoundError:
         raise LabelSetError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # no permission, a folder, a loop of links, a NUL in the name
+        raise LabelSetError(f"{path}: not readable: {reason(error)}") from None
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """A JSON object from a file; a missing or broken file is named."""
+    raw = read_bytes(path)
+    try:
+        content = json.loads(raw.decode("utf-8"))
+    except RecursionError:
+        raise LabelSetError(f"{path}: not readable as JSON: nested too deeply") from None
+    except ValueError as error:  # no text, not JSON, or an integer of thousands of digits
         raise LabelSetError(f"{path}: not readable as JSON: {error}") from None
     if not isinstance(content, dict):
         raise LabelSetError(f"{path}: expected a JSON object, but got {type(content).__name__}")
     return content
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a file atomically: readers see the old content or the new one, never a part."""
+@contextmanager
+def new_file(path: str | Path) -> Iterator[Path]:
+    """A path for any writer; when the block ends, what was written there is flushed to disk and named `path`.
+
+    Readers see the old file or the whole new one. After an error nothing is left behind. A disk that is full, or a
+    folder that cannot be written to, is one line.
+    """
     path = Path(path)
+    if os.path.exists(path) and not os.path.isfile(path):  # a device, which root would replace
+        raise LabelSetError(f"{path}: cannot be written: it is there already, and is not a file")
+    ending = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:])  # some writers go by it
+    temporary = path.parent / f".{secrets.token_hex(8)}{ending}"  # short: the name itself may be as long as can be
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:  # no permission, or a part of the path is a file
-        raise LabelSetError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files
+        temporary.touch(exist_ok=False)  # tells at once what no writer could do
+        temporary.unlink()
+        yield temporary
+        if not temporary.is_symlink():
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())  # a full disk may tell only now
         os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise LabelSetError(f"{path}: cannot be written: {reason(error)}") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with new_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text (UTF-8) whole or not at all."""
+    write_bytes(path, text.encode("utf-8", errors="surrogateescape"))  # names of files may be no valid text
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write JSON atomically, indented as nnU-Net does. NaN is written as `NaN`, which nnU-Net reads."""
+    """Write JSON whole or not at all, indented as nnU-Net does. NaN is written as `NaN`, which nnU-Net reads."""
     write_text(path, json.dumps(content, indent=4) + "\n")
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def reason(error: BaseException) -> str:
+    """What an exception says, without the number and the file name that `OSError` adds."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def check_name(name: str, what: str) -> str:
@@ -62,13 +96,24 @@ def check_name(name: str, what: str) -> str:
         raise LabelSetError(
             f"{what} '{name}': expected letters, digits, '_', '-', '+' and '.', starting with a letter or digit"
         )
+    if len(name) > 200:
+        raise LabelSetError(f"{what} '{name[:40]}...': {len(name)} characters are too many for a file name")
     return name
 
 
 def case_files(folder: str | Path, file_ending: str) -> dict[str, Path]:
-    """Label maps or predictions of a folder by case name, sorted; hidden files (`._x`) are left out."""
+    """Label maps or predictions of a folder by case name, sorted; hidden files (`._x`) are left out.
+
+    A folder that does not exist has none; one that cannot be listed is an error.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise LabelSetError(f"{folder}: not readable: {reason(error)}") from None
     return {
-        path.name[: -len(file_ending)]: path
-        for path in sorted(Path(folder).glob(f"*{file_ending}"))
-        if not path.name.startswith(".")
+        name[: -len(file_ending)]: Path(folder, name)
+        for name in names
+        if name.endswith(file_ending) and not name.startswith(".")
     }

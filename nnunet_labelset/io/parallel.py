@@ -8,9 +8,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import TypeVar
 
@@ -34,28 +36,55 @@ def map_parallel(
     """`(item, function(item))` for every item, as they are finished.
 
     One process means this process. After an interrupt the cases at work are finished, so that no worker is stopped in
-    the middle of writing, and no others are begun. A worker that the system kills (memory) is an error here, where
-    `multiprocessing.Pool` would wait for ever.
+    the middle of writing, and no others are begun; a second interrupt ends the workers at once. A worker that the
+    system kills (memory) is an error here, where `multiprocessing.Pool` would wait for ever. What goes wrong in
+    `function` without being a `LabelSetError` becomes one that names the item.
     """
     if processes < 1:
         raise LabelSetError(f"Expected -np to be at least 1, but got {processes}")
+    work = partial(_work, function, description)
     bar = {"total": len(items), "desc": description, "unit": "case", "disable": None if items else True}
     if min(processes, len(items)) <= 1:
         for item in tqdm(items, **bar):
-            yield item, function(item)
+            yield item, work(item)
         return
     executor = ProcessPoolExecutor(
         min(processes, len(items)), multiprocessing.get_context("spawn"), initializer=_start_worker
     )
+    interrupted = False
+    others = set(multiprocessing.active_children())
+    futures: dict[Future[Result], Item] = {}
     try:
-        with _interrupts_ignored():  # workers start here and inherit it: one that is starting would print a traceback
-            futures = {executor.submit(function, item): item for item in items}
+        with _interrupts_wait():
+            futures |= {executor.submit(work, item): item for item in items}
         for future in tqdm(as_completed(futures), **bar):
             yield futures[future], future.result()
     except BrokenProcessPool:
         raise LabelSetError(f"{description}: a worker process died, perhaps out of memory: try a smaller -np") from None
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
     finally:
-        executor.shutdown(wait=True, cancel_futures=True)
+        try:
+            for future in futures:
+                future.cancel()
+            if interrupted:
+                print("interrupted: finishing the cases at work; again to stop at once", file=sys.stderr, flush=True)
+            executor.shutdown(wait=True)
+        except KeyboardInterrupt:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()  # files are written whole or not at all
+            raise
+
+
+def _work(function: Callable[[Item], Result], description: str, item: Item) -> Result:
+    try:
+        return function(item)
+    except LabelSetError:
+        raise
+    except Exception as error:
+        name = getattr(item, "name", None) or getattr(item, "case", None) or item
+        raise LabelSetError(f"{description} {name}: {type(error).__name__}: {error}") from error
 
 
 def exit_when_terminated() -> None:
@@ -65,15 +94,21 @@ def exit_when_terminated() -> None:
 
 
 @contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set handlers
+def _interrupts_wait() -> Iterator[None]:
+    """An interrupt that comes while workers start is answered afterwards, not lost.
+
+    The workers inherit the mask: one that is still importing would print a traceback. It is for POSIX; Windows has no
+    such mask.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
         return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # starting it later would lift the mask (Python 3.12 and older)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start_worker() -> None:

@@ -1,34 +1,80 @@
-"""Tables about cases (`participants.tsv`, CSV): a column by case name."""
+"""Tables about cases (`participants.tsv`, CSV of any spreadsheet): rows, and a column by case name."""
 
 from __future__ import annotations
 
+import codecs
 import csv
+import io
 import re
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.files import read_bytes
 from nnunet_labelset.io.text import some
 
+DELIMITERS = "\t;,"
+QUOTED = re.compile(r'"[^"]*"')
 
-def read_table(path: str | Path) -> list[dict[str, str]]:
-    """Rows of a CSV file, or of a tab-separated one if its name ends with .tsv."""
+
+class Row(dict[str, str]):
+    """The cells of a line by column; `where` names the file and the line for messages."""
+
+    where: str = ""
+
+
+def read_table(path: str | Path) -> list[Row]:
+    """Rows of a table whose first line names the columns; cells are without the spaces around them.
+
+    Comma, semicolon and tab are recognised by that line, UTF-8 and UTF-16 by the first bytes. Empty lines are left out,
+    and so are empty cells after the last column.
+    """
+    text = _text(path)
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(DELIMITERS, key=QUOTED.sub("", first).count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t")
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
-    except FileNotFoundError:
-        raise LabelSetError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LabelSetError(f"{path}: not readable as text: {error}") from None
-    tabs = Path(path).suffix.lower() == ".tsv"
-    reader = csv.DictReader(text.splitlines(), delimiter="\t" if tabs else ",", restkey="")
-    rows = []
-    for row in reader:
-        if None in row.values():
-            raise LabelSetError(f"{path}, line {reader.line_num}: expected {len(row)} cells, one for every column")
-        rows.append(row)
-    if not rows:
+        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
+    except csv.Error as error:
+        raise LabelSetError(f"{path}, line {reader.line_num}: not readable as a table: {error}") from None
+    lines = [(number, cells) for number, cells in lines if any(cells)]
+    if len(lines) < 2:
         raise LabelSetError(f"{path}: the table is empty: expected a line of column names and one line per case")
+    columns = _without_empty_end(lines[0][1])
+    if twice := [name for name, number in Counter(filter(None, columns)).items() if number > 1]:
+        raise LabelSetError(f"{path}: two columns are called '{twice[0]}': rename one of them")
+    rows = []
+    for number, cells in lines[1:]:
+        where = f"{path}, line {number}"
+        extra = delimiter != "\t" and len(_without_empty_end(cells)) > len(columns)  # no text holds a tab by mistake
+        if extra or len(cells) < len(columns):
+            hint = "put texts that hold the separator in quotes" if extra else "add the missing ones"
+            raise LabelSetError(
+                f"{where}: expected {len(columns)} cells, one for every column, but got {len(cells)}: {hint}"
+            )
+        row = Row(zip(columns, cells, strict=False))
+        row.where = where
+        rows.append(row)
     return rows
+
+
+def _text(path: str | Path) -> str:
+    content = read_bytes(path)
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = content.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise LabelSetError(f"{path}: not readable as text: {error}: save the table as 'CSV UTF-8'") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise LabelSetError(f"{path}, line {line}: a NUL byte is no text: save the table as 'CSV UTF-8'")
+    return text
+
+
+def _without_empty_end(cells: list[str]) -> list[str]:
+    last = max((number for number, cell in enumerate(cells) if cell), default=-1)
+    return cells[: last + 1]
 
 
 def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict[str, str]:
@@ -43,14 +89,13 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
         raise LabelSetError(f"{path}: no column '{column}'{did_you_mean(column, names)}")
     entries: dict[str, str] = {}
     for row in rows:
-        name, entry = row[names[0]].strip(), row[column].strip()
+        name, entry = row[names[0]], row[column]
         if name and entries.setdefault(name, entry) != entry:
             raise LabelSetError(f"{path}: '{name}' is listed with different entries: '{entries[name]}' and '{entry}'")
-    by_length = sorted(entries, key=len, reverse=True)
     found = {}
     cases = list(cases)
     for case in cases:
-        key = case if case in entries else next((name for name in by_length if _is_part(name, case)), None)
+        key = case if case in entries else max(_parts(case) & entries.keys(), key=len, default=None)
         if key is not None and entries[key]:
             found[case] = entries[key]
     if not found:
@@ -60,5 +105,12 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
     return found
 
 
-def _is_part(name: str, case: str) -> bool:
-    return re.search(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", case) is not None
+def _parts(case: str) -> set[str]:
+    """All that stands between two places of a name where no letter or digit is cut from its neighbour."""
+    starts = [i for i in range(len(case)) if i == 0 or not _is_word(case[i - 1])]
+    ends = [i for i in range(1, len(case) + 1) if i == len(case) or not _is_word(case[i])]
+    return {case[start:end] for start in starts for end in ends if start < end}
+
+
+def _is_word(character: str) -> bool:
+    return character.isascii() and character.isalnum()

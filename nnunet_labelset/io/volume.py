@@ -1,13 +1,13 @@
-"""Reading volumes: errors name the file, nothing is hidden, geometry is compared, labels are integers.
+"""The one shape of an image: read with errors that name the file, compared in its place, written whole.
 
-ITK reads the geometry, as nnU-Net sees it, but not the voxels of NIfTI files: it turns NaN into 0 and fills up
-truncated files without a word.
+ITK reads the geometry, as nnU-Net sees it, but not the voxels of NIfTI files (see `nifti`).
 """
 
 from __future__ import annotations
 
-import gzip
-import zlib
+import math
+import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import nibabel
@@ -15,64 +15,159 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import new_file, reason
+from nnunet_labelset.io.nifti import bytes_promised, check_promise, forms_differ, nearest_place, read_nifti
 
 # Headers are float32 in NIfTI: what differs by less than this is the same place.
 RELATIVE_SPACING = 1e-3
 RELATIVE_ORIGIN = 1e-2  # of a voxel
 DIRECTION = 1e-3
-READ_ERRORS = (
-    OSError,
-    EOFError,
-    ValueError,
-    zlib.error,
-    nibabel.filebasedimages.ImageFileError,
-    nibabel.spatialimages.HeaderDataError,
-)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the voxels of a volume lie, with the names of SimpleITK, so that `geometry_difference` takes both."""
+
+    size: tuple[int, ...]  # (x, y, z), or (x, y, z, t)
+    spacing: tuple[float, ...]
+    origin: tuple[float, ...]
+    direction: tuple[float, ...]
+    components: int = 1
+    refused: str = ""  # why ITK, and with it nnU-Net's usual reader, does not read the file
+    ambiguous: str = ""  # why other programs may see the volume elsewhere
+
+    def GetSize(self) -> tuple[int, ...]:  # noqa: N802
+        return self.size
+
+    def GetDimension(self) -> int:  # noqa: N802
+        return len(self.size)
+
+    def GetSpacing(self) -> tuple[float, ...]:  # noqa: N802
+        return self.spacing
+
+    def GetOrigin(self) -> tuple[float, ...]:  # noqa: N802
+        return self.origin
+
+    def GetDirection(self) -> tuple[float, ...]:  # noqa: N802
+        return self.direction
+
+    def GetNumberOfComponents(self) -> int:  # noqa: N802
+        return self.components
 
 
 def read_image(path: str | Path) -> sitk.Image:
     """Read a volume; a missing or broken file is named in one line."""
-    array, header = read_voxels(path)
-    image = sitk.GetImageFromArray(array, isVector=header.GetNumberOfComponents() > 1)
-    image.SetSpacing(header.GetSpacing())
-    image.SetOrigin(header.GetOrigin())
-    image.SetDirection(header.GetDirection())
-    return image
+    array, place = read_voxels(path)
+    return _image(array, place)
 
 
-def read_voxels(path: str | Path) -> tuple[np.ndarray, sitk.ImageFileReader]:
-    """The voxels of a file (z, y, x), and the reader that knows its geometry."""
+def read_voxels(path: str | Path) -> tuple[np.ndarray, Place]:
+    """The voxels of a file (z, y, x), and their place."""
     path = Path(path)
     if not path.is_file():
-        raise LabelSetError(f"{path}: no such file")
+        link = path.is_symlink()
+        raise LabelSetError(f"{path}: " + ("a link that leads to no file" if link else "no such file"))
+    try:
+        return _read_nifti(path) if path.name.endswith((".nii", ".nii.gz")) else _read_itk(path)
+    except LabelSetError:
+        raise
+    except RuntimeError as error:
+        why = str(error).strip().splitlines()[-1].strip()
+        raise LabelSetError(f"{path}: not readable as an image: {why}") from None
+    except Exception as error:  # parsers of broken bytes raise whatever they stumble over
+        raise LabelSetError(f"{path}: not readable as an image: {reason(error)}") from None
+
+
+def _read_nifti(path: Path) -> tuple[np.ndarray, Place]:
+    array, header = read_nifti(path)
+    if array.dtype.fields or array.ndim > 4:  # colours and vectors
+        return _read_itk(path)
+    ambiguous = forms_differ(header)
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     try:
         reader.ReadImageInformation()
-        if not path.name.endswith((".nii", ".nii.gz")):
-            return sitk.GetArrayFromImage(reader.Execute()), reader
-        array = _nifti_voxels(path.read_bytes())
-        if array.dtype.fields or reader.GetNumberOfComponents() > 1:  # colours and vectors
-            return sitk.GetArrayFromImage(reader.Execute()), reader
-        return array.reshape(reader.GetSize()[::-1]), reader
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise LabelSetError(f"{path}: not readable as an image: {reason}") from None
-    except READ_ERRORS as error:
-        raise LabelSetError(f"{path}: not readable as an image: {error}") from None
+    except RuntimeError:
+        spacing, origin, direction, why = nearest_place(header)
+        array = array[None] if array.ndim == 2 else array
+        if array.ndim == 4:
+            turned = np.eye(4)
+            turned[:3, :3] = np.reshape(direction, (3, 3))
+            spacing, origin, direction = (*spacing, 1.0), (*origin, 0.0), tuple(turned.ravel().tolist())
+        return array, Place(array.shape[::-1], spacing, origin, direction, 1, why, ambiguous)
+    if reader.GetNumberOfComponents() > 1:
+        return _read_itk(path)
+    return array.reshape(reader.GetSize()[::-1]), _place(reader, ambiguous)
 
 
-def _nifti_voxels(content: bytes) -> np.ndarray:
-    """The voxels (z, y, x) of a NIfTI file, scaled as its header says. Decompressed in one go, which is fastest."""
-    if content.startswith(b"\x1f\x8b"):
-        content = gzip.decompress(content)
-    second = 540 in (int.from_bytes(content[:4], order) for order in ("little", "big"))
-    image = (nibabel.Nifti2Image if second else nibabel.Nifti1Image).from_bytes(content)
-    array = np.asarray(image.dataobj).T
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+def _read_itk(path: Path) -> tuple[np.ndarray, Place]:
+    reader = sitk.ImageFileReader()
+    reader.SetFileName(str(path))
+    reader.ReadImageInformation()
+    _check_size(path, reader)
+    return sitk.GetArrayFromImage(reader.Execute()), _place(reader)
 
 
-def geometry_difference(a: sitk.Image | sitk.ImageFileReader, b: sitk.Image | sitk.ImageFileReader) -> str | None:
+def _place(reader: sitk.ImageFileReader, ambiguous: str = "") -> Place:
+    return Place(
+        reader.GetSize(),
+        reader.GetSpacing(),
+        reader.GetOrigin(),
+        reader.GetDirection(),
+        reader.GetNumberOfComponents(),
+        ambiguous=ambiguous,
+    )
+
+
+def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
+    """Header against file size. ITK fills Analyze pairs and GIPL files up with zeros, and asks for any memory."""
+    if path.suffix in (".hdr", ".img"):
+        voxels = path.with_suffix(".img")
+        if voxels.is_file():
+            check_promise(voxels, bytes_promised(nibabel.load(path.with_suffix(".hdr")).header), _stored(voxels), False)
+        return
+    expected = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
+    if path.suffix == ".gipl":
+        bytes_each = sitk.GetArrayViewFromImage(sitk.Image([1, 1], reader.GetPixelID())).itemsize
+        check_promise(path, expected * bytes_each + 256, _stored(path), False)
+        return
+    family = [other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()]  # .mhd and .raw
+    check_promise(path, expected, sum(map(_stored, family)), True)
+
+
+def _stored(path: Path) -> int:
+    return os.stat(path).st_size
+
+
+def _image(array: np.ndarray, place: Place) -> sitk.Image:
+    image = sitk.GetImageFromArray(np.ascontiguousarray(array), isVector=place.components > 1)
+    image.SetSpacing(place.spacing)
+    image.SetOrigin(place.origin)
+    image.SetDirection(place.direction)
+    return image
+
+
+def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image) -> None:
+    """Write voxels (z, y, x) in their place, whole or not at all, compressed where the format can be.
+
+    Read back before the file gets its name: ITK does not tell when a disk was full.
+    """
+    image = sitk.GetImageFromArray(np.ascontiguousarray(array))
+    image.SetSpacing(place.GetSpacing())
+    image.SetOrigin(place.GetOrigin())
+    image.SetDirection(place.GetDirection())
+    with new_file(path) as temporary:
+        try:
+            sitk.WriteImage(image, str(temporary), useCompression=True)
+            written = read_voxels(temporary)[0]
+        except (RuntimeError, LabelSetError) as error:
+            why = str(error).strip().splitlines()[-1].replace(str(temporary), "the file")
+            raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: {why}") from None
+        if not np.array_equal(written, array, equal_nan=np.issubdtype(array.dtype, np.inexact)):
+            raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: other voxels were read back")
+
+
+def geometry_difference(a: Place | sitk.Image, b: Place | sitk.Image) -> str | None:
     """What differs in size, spacing, origin or direction beyond rounding, or None."""
     if a.GetSize() != b.GetSize():
         return f"size {a.GetSize()} and {b.GetSize()}"
@@ -98,6 +193,8 @@ def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True, t
     """What `label_array` does, for an array that was read from `path`; NaN may be made an error."""
     if np.issubdtype(array.dtype, np.integer):
         return array
+    if not np.issubdtype(array.dtype, np.floating):
+        raise LabelSetError(f"{path}: expected a label map of one number per voxel, but got {array.dtype}")
     bad = int(np.count_nonzero(np.isinf(array) if allow_nan else ~np.isfinite(array)))
     if bad:
         raise LabelSetError(f"{path}: {bad} voxels of the label map are NaN or infinite")
@@ -106,4 +203,6 @@ def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True, t
     fractions = int(np.count_nonzero(np.abs(array - rounded) > tolerance))
     if fractions:
         raise LabelSetError(f"{path}: {fractions} voxels of the label map have fractional values")
+    if rounded.size and np.abs(rounded).max() > np.iinfo(np.int32).max:
+        raise LabelSetError(f"{path}: values up to {np.abs(rounded).max():.3g}: not a label map")
     return rounded.astype(np.int32)

@@ -7,27 +7,49 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from nnunet_labelset import LabelSetError
+from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
 
 WORK = """
-import sys, time
+import multiprocessing, os, signal, sys, time
 from pathlib import Path
 from nnunet_labelset.io.parallel import map_parallel
 
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+
+
+def wait():
+    while not Path(folder, "go").exists():
+        time.sleep(0.01)
+
 
 def work(number):
-    Path(sys.argv[1], f"begun_{number}").touch()
-    time.sleep(1)
-    Path(sys.argv[1], f"done_{number}").touch()
+    Path(folder, f"begun_{number}").touch()
+    wait()
+    Path(folder, f"done_{number}").touch()
 
 
+if __name__ == "__mp_main__" and moment == "importing":
+    Path(folder, "importing").touch()
+    wait()
 if __name__ == "__main__":
-    print("started", flush=True)
-    dict(map_parallel(work, range(20), 2, "working"))
+    if moment == "starting":
+        start = multiprocessing.context.SpawnProcess.start
+
+        def interrupted_start(process):
+            start(process)
+            os.killpg(0, signal.SIGINT)
+
+        multiprocessing.context.SpawnProcess.start = interrupted_start
+    try:
+        dict(map_parallel(work, range(20), 2, "working"))
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
 """
 
 
@@ -45,9 +67,16 @@ def test_no_process():
         list(map_parallel(abs, [1], 0, "abs"))
 
 
-def test_an_exception_of_a_worker_is_raised_here():
-    with pytest.raises(TypeError):
-        list(map_parallel(abs, ["a", "b"], 2, "abs"))
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_exception_of_a_worker_names_its_item(processes):
+    with pytest.raises(LabelSetError, match=r"abs [ab]: TypeError: bad operand type"):
+        list(map_parallel(abs, ["a", "b"], processes, "abs"))
+
+
+def test_a_user_error_of_a_worker_stays_as_it_is(tmp_path):
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    with pytest.raises(LabelSetError, match=r"[ab]\.json: no such file$"):
+        list(map_parallel(read_json, files, 2, "reading"))
 
 
 def test_a_worker_that_dies_is_an_error():
@@ -55,20 +84,44 @@ def test_a_worker_that_dies_is_an_error():
         list(map_parallel(os._exit, [1, 2], 2, "dying"))
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends a signal to a process group, as a terminal does")
-def test_interrupt(tmp_path):
-    """What was begun is finished, nothing else is begun, and only the parent says that it was interrupted."""
-    script = tmp_path / "work.py"
+def start(folder: Path, moment: str) -> subprocess.Popen:
+    """Twenty items for two workers, each of which waits for the file `go`; then wait for the moment to interrupt."""
+    script = folder / "work.py"
     script.write_text(WORK)
-    command = [sys.executable, str(script), str(tmp_path)]
+    command = [sys.executable, str(script), str(folder), moment]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"started\n"
-    while not list(tmp_path.glob("begun_*")) and process.poll() is None:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    files = {"working": "begun_*", "importing": "importing"}
+    while moment in files and not list(folder.glob(files[moment])):
+        assert process.poll() is None
+        time.sleep(0.01)
+    return process
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to a process group, as a terminal does")
+@pytest.mark.parametrize("moment", ["working", "importing", "starting"])
+def test_interrupt(tmp_path, moment):
+    """At every moment: what was begun is finished, nothing else is begun, and nobody prints a traceback."""
+    process = start(tmp_path, moment)
+    if moment != "starting":  # it interrupts itself, in the middle of starting a worker
+        os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith(b"interrupted: finishing the cases at work")
+    (tmp_path / "go").touch()
+    output, errors = process.communicate(timeout=300)
     begun, done = ({path.name.split("_")[1] for path in tmp_path.glob(f"{what}_*")} for what in ("begun", "done"))
     assert begun == done
-    assert 1 <= len(begun) < 20
-    assert errors.count(b"Traceback") == 1, errors.decode()
+    assert len(begun) <= 5  # the two at work, and what waited in the queue of the workers
+    assert (output, errors) == (b"stopped\n", b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal to a process group, as a terminal does")
+def test_a_second_interrupt_does_not_wait(tmp_path):
+    process = start(tmp_path, "working")
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith(b"interrupted")
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=300)  # nobody ever says `go`; ends when the last worker has ended
+    assert output == b"stopped\n"
+    assert not list(tmp_path.glob("done_*"))
+    assert b"Traceback" not in errors

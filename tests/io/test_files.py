@@ -1,0 +1,174 @@
+"""Files are read or explained in one line, and written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from nnunet_labelset import LabelSetError
+from nnunet_labelset.io.files import case_files, check_name, new_file, read_json, write_bytes, write_json, write_text
+
+not_for_root = pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+
+
+def test_what_was_written_is_read(tmp_path):
+    write_json(tmp_path / "new" / "a.json", {"x": [1, 2]})
+    assert read_json(tmp_path / "new" / "a.json") == {"x": [1, 2]}
+    write_bytes(tmp_path / "b", b"\0\1")
+    assert (tmp_path / "b").read_bytes() == b"\0\1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "new"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of POSIX")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_the_umask_decides_who_may_read(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "a.txt", "a")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == mode
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(ZeroDivisionError), new_file(tmp_path / "a.txt") as temporary:  # noqa: PT012
+        assert temporary.suffix == ".txt"  # matplotlib and ITK go by the ending
+        temporary.write_text("half")
+        assert (tmp_path / "a.txt").read_text() == "old"
+        raise ZeroDivisionError
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_name_as_long_as_can_be(tmp_path):
+    name = "x" * 250 + ".json"
+    write_json(tmp_path / name, {})
+    assert read_json(tmp_path / name) == {}
+    with pytest.raises(LabelSetError, match="cannot be written: File name too long"):
+        write_text(tmp_path / ("x" * 256), "")
+    with pytest.raises(LabelSetError, match="250 characters are too many for a file name"):
+        check_name("x" * 250, "case")
+
+
+def test_no_folder_and_no_device_is_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(LabelSetError, match="is not a file"):
+        write_text(tmp_path / "folder", "")
+    with pytest.raises(LabelSetError, match="is not a file"):
+        write_text(os.devnull, "")
+
+
+def test_a_file_in_the_way_of_a_folder(tmp_path):
+    write_text(tmp_path / "a", "")
+    with pytest.raises(LabelSetError, match=r"a/b\.txt: cannot be written"):
+        write_text(tmp_path / "a" / "b.txt", "")
+
+
+@not_for_root
+def test_a_folder_that_is_read_only(tmp_path):
+    tmp_path.chmod(0o555)
+    try:
+        with pytest.raises(LabelSetError, match="cannot be written: Permission denied"):
+            write_text(tmp_path / "a.txt", "")
+    finally:
+        tmp_path.chmod(0o755)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a folder in which nobody can make files")
+def test_a_folder_in_which_even_root_cannot_write():
+    with pytest.raises(LabelSetError, match=r"/proc/self/a\.txt: cannot be written: "):
+        write_text("/proc/self/a.txt", "")
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+import numpy as np
+from nnunet_labelset import LabelSetError
+from nnunet_labelset.io.files import write_text
+from nnunet_labelset.io.volume import Place, write_voxels
+
+voxels = np.random.default_rng(0).normal(size=(40, 40, 40))
+place = Place((40, 40, 40), (1.0,) * 3, (0.0,) * 3, (1.0, 0, 0, 0, 1, 0, 0, 0, 1))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit is then an error, as with a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+for write in (
+    lambda path: write_text(path, "x" * 200_000),
+    lambda path: write_voxels(path, voxels, place),
+):
+    try:
+        write(Path(sys.argv[1], "a.nii.gz"))
+        print("written")
+    except LabelSetError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="limits of POSIX")
+def test_a_full_disk_is_one_line_and_nothing_is_left(tmp_path):
+    """ITK reports nothing when a write fails: what it left is read back."""
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True)
+    text, volume = done.stdout.strip().splitlines()
+    assert "a.nii.gz: cannot be written: File too large" in text
+    assert "a.nii.gz: cannot be written, perhaps the disk is full" in volume
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD_JSON = {
+    "nested too deeply": "[" * 100_000,
+    "digits": '{"a": ' + "9" * 5000 + "}",
+    "Expecting value": "\0",
+    "utf-8": b"\xff\xfe{}",
+    "expected a JSON object, but got list": "[]",
+}
+
+
+@pytest.mark.parametrize("message", BAD_JSON)
+def test_bad_json_is_one_line(tmp_path, message):
+    content = BAD_JSON[message]
+    (tmp_path / "a.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(LabelSetError, match=message) as raised:
+        read_json(tmp_path / "a.json")
+    assert "a.json" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_no_file_to_read(tmp_path):
+    for path, message in {
+        tmp_path: "not readable: Is a directory",
+        tmp_path / "x.json": "no such file",
+        "a\0b": "not readable: embedded null byte",
+    }.items():
+        with pytest.raises(LabelSetError, match=message):
+            read_json(path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(LabelSetError, match="Too many levels of symbolic links"):
+        read_json(tmp_path / "loop")
+
+
+def test_case_files(tmp_path):
+    for name in ("b.nii.gz", "a.nii.gz", "._a.nii.gz", "a.txt"):
+        (tmp_path / name).touch()
+    assert list(case_files(tmp_path, ".nii.gz")) == ["a", "b"]
+    assert case_files(tmp_path / "nowhere", ".nii.gz") == {}
+
+
+@not_for_root
+def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path):
+    tmp_path.chmod(0o000)
+    try:
+        with pytest.raises(LabelSetError, match="not readable: Permission denied"):
+            case_files(tmp_path, ".nii.gz")
+    finally:
+        tmp_path.chmod(0o755)
+
+
+def test_nan_is_written_as_nnunet_reads_it(tmp_path):
+    write_json(tmp_path / "a.json", {"x": float("nan")})
+    assert json.loads((tmp_path / "a.json").read_text())["x"] != 0

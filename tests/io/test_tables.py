@@ -1,0 +1,77 @@
+"""Tables as spreadsheets and BIDS write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnunet_labelset import LabelSetError
+from nnunet_labelset.io.tables import column_of_cases, read_table
+
+ROWS = [{"case": "a", "annotated": "liver;spleen"}, {"case": "b", "annotated": ""}]
+GOOD = {
+    "comma": b"case,annotated\na,liver;spleen\nb,\n",
+    "semicolon": b'case;annotated\na;"liver;spleen"\nb;\n',
+    "tab": b"case\tannotated\na\tliver;spleen\nb\t\n",
+    "byte order mark": b"\xef\xbb\xbfcase,annotated\na,liver;spleen\nb,\n",
+    "UTF-16 little": "case,annotated\na,liver;spleen\nb,\n".encode("utf-16"),
+    "UTF-16 big": b"\xfe\xff" + "case\tannotated\na\tliver;spleen\nb\t\n".encode("utf-16-be"),
+    "padded": b" case , annotated \n a , liver;spleen \n b , \n",
+    "padded quotes": b'case, "annotated"\na, "liver;spleen"\nb, ""\n',
+    "empty lines": b"\ncase,annotated\n\na,liver;spleen\n,\nb,\n\n",
+    "empty columns at the end": b"case,annotated,,\na,liver;spleen,,\nb,,,\n",
+    "Windows": b"case,annotated\r\na,liver;spleen\r\nb,\r\n",
+    "old Macintosh": b"case,annotated\ra,liver;spleen\rb,\r",
+    "no newline at the end": b"case,annotated\na,liver;spleen\nb,",
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_every_spreadsheet(tmp_path, kind):
+    path = tmp_path / "table.csv"  # the ending says nothing
+    path.write_bytes(GOOD[kind])
+    rows = read_table(path)
+    assert rows == ROWS
+    assert rows[0].where.startswith(f"{path}, line ")
+
+
+BAD = {
+    r"line 3: expected 2 cells, one for every column, but got 1: add": b"case,annotated\na,all\nb\n",
+    r"line 2: expected 2 cells, one for every column, but got 3: put texts": b"case,annotated\na,liver,spleen\n",
+    r"line 2: a NUL byte": b"case,annotated\na\0,all\n",
+    r"save the table as 'CSV UTF-8'": b"case,annotated\n\xe4,all\n",
+    r"the table is empty": b"case,annotated\n",
+    r"the table is empty:": b"",
+    r"two columns are called 'case'": b"case,case\na,b\n",
+    r"line \d+: not readable as a table": b'case,annotated\na,"' + b"x" * 200_000 + b'"\n',
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_tables_are_one_line(tmp_path, message):
+    (tmp_path / "t.csv").write_bytes(BAD[message])
+    with pytest.raises(LabelSetError, match=message) as raised:
+        read_table(tmp_path / "t.csv")
+    assert "t.csv" in str(raised.value)
+
+
+def test_no_table(tmp_path):
+    with pytest.raises(LabelSetError, match="no such file"):
+        read_table(tmp_path / "t.csv")
+    with pytest.raises(LabelSetError, match="Is a directory"):
+        read_table(tmp_path)
+
+
+def test_an_unnamed_column_of_a_bids_table(tmp_path):
+    (tmp_path / "p.tsv").write_text("participant_id\tAge\n sub-1\t20\tgood\n")
+    assert read_table(tmp_path / "p.tsv") == [{"participant_id": "sub-1", "Age": "20"}]
+
+
+def test_the_longest_part_of_a_case_name_counts(tmp_path):
+    (tmp_path / "p.csv").write_text("id,group\n1,x\nsub-1,y\nsub,z\nfeta_sub-12,w\n")
+    cases = ["feta_sub-1", "feta_sub-12", "a_1", "sub_3", "sub1"]
+    assert column_of_cases(tmp_path / "p.csv", "group", cases) == {
+        "feta_sub-1": "y",
+        "feta_sub-12": "w",
+        "a_1": "x",
+        "sub_3": "z",
+    }

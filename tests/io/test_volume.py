@@ -1,0 +1,159 @@
+"""Volumes that do not hold what their headers promise, and places that programs read differently."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import nibabel
+import numpy as np
+import pytest
+import SimpleITK as sitk  # noqa: N813
+
+from nnunet_labelset import LabelSetError
+from nnunet_labelset.io.volume import Place, geometry_difference, integer_array, read_image, read_voxels, write_voxels
+
+VOXELS = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)  # (z, y, x)
+AFFINE = np.diag([-1.0, -2.0, 3.0, 1.0])  # spacing 1, 2, 3 without rotation, as ITK counts
+
+
+def write(path, voxels=VOXELS, affine=AFFINE, kind=nibabel.Nifti1Image, qform=None):
+    image = kind(voxels.T, affine)
+    image.header.set_sform(affine, 1)
+    image.header.set_qform(qform, 0 if qform is None else 1)
+    nibabel.save(image, path)
+    return path
+
+
+def change_size(path, target, size):
+    """The same file with another size in its header."""
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    content[42:48] = np.array(size, np.int16).tobytes()
+    target.write_bytes(gzip.compress(bytes(content)) if target.suffix == ".gz" else bytes(content))
+    return target
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".mha", ".nrrd"])
+def test_round_trip(tmp_path, ending):
+    place = Place((6, 5, 4), (1.0, 2.0, 3.0), (7.0, 8.0, 9.0), (0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, -1.0))
+    write_voxels(tmp_path / f"a{ending}", VOXELS, place)
+    voxels, found = read_voxels(tmp_path / f"a{ending}")
+    np.testing.assert_array_equal(voxels, VOXELS)
+    assert geometry_difference(found, place) is None
+    assert geometry_difference(read_image(tmp_path / f"a{ending}"), found) is None
+    assert [path.name for path in tmp_path.iterdir()] == [f"a{ending}"]
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
+def test_a_header_that_promises_too_much_is_refused_before_memory_is_asked_for(tmp_path, ending):
+    path = change_size(write(tmp_path / "a.nii.gz"), tmp_path / f"huge{ending}", (32000, 32000, 32000))
+    with pytest.raises(LabelSetError, match=rf"huge{ending}: cut off: its header promises 65536000000352 bytes"):
+        read_voxels(path)
+
+
+def test_a_size_of_zero_or_less(tmp_path):
+    path = change_size(write(tmp_path / "a.nii.gz"), tmp_path / "b.nii.gz", (6, -5, 4))
+    with pytest.raises(LabelSetError, match=r"b\.nii\.gz: not readable as an image: "):
+        read_voxels(path)
+
+
+def test_a_gzip_bomb_costs_no_memory(tmp_path, monkeypatch):
+    """Behind the voxels the file goes on for 64 megabytes: no more than the header promises is unpacked."""
+    plain = gzip.decompress(write(tmp_path / "a.nii.gz").read_bytes())
+    pack = zlib.compressobj(9, wbits=31)
+    parts = [pack.compress(plain), *(pack.compress(bytes(1 << 20)) for _ in range(64)), pack.flush()]
+    (tmp_path / "bomb.nii.gz").write_bytes(b"".join(parts))
+    taken = []
+    make = zlib.decompressobj
+
+    class Counting:
+        def __init__(self, *arguments):
+            self.inner = make(*arguments)
+
+        def decompress(self, *arguments):
+            found = self.inner.decompress(*arguments)
+            taken.append(len(found))
+            return found
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    np.testing.assert_array_equal(read_voxels(tmp_path / "bomb.nii.gz")[0], VOXELS)
+    assert taken
+    assert sum(taken) < 10_000
+
+
+def test_several_parts_of_a_gzip_file_are_one_volume(tmp_path):
+    plain = gzip.decompress(write(tmp_path / "a.nii.gz").read_bytes())
+    (tmp_path / "b.nii.gz").write_bytes(gzip.compress(plain[:400]) + gzip.compress(plain[400:]))
+    np.testing.assert_array_equal(read_voxels(tmp_path / "b.nii.gz")[0], VOXELS)
+
+
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".hdr", ".img", ".gipl", ".mha", ".nrrd"])
+def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
+    path = tmp_path / f"a{ending}"
+    sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(path))
+    np.testing.assert_array_equal(read_voxels(path)[0], VOXELS)
+    data = path.with_suffix(".img") if ending == ".hdr" else path
+    data.write_bytes(data.read_bytes()[:-20])
+    with pytest.raises(LabelSetError, match=r"a\.\w+.*: (cut off|not readable)"):
+        read_voxels(path)
+
+
+def test_changed_voxels_are_noticed_by_the_checksum(tmp_path):
+    path = write(tmp_path / "a.nii.gz")
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1  # in the checksum
+    path.write_bytes(content)
+    with pytest.raises(LabelSetError, match=r"not readable as an image: .*incorrect data check"):
+        read_voxels(path)
+
+
+def test_links_and_folders(tmp_path):
+    (tmp_path / "loop.nii.gz").symlink_to(tmp_path / "loop.nii.gz")
+    with pytest.raises(LabelSetError, match="a link that leads to no file"):
+        read_voxels(tmp_path / "loop.nii.gz")
+    (tmp_path / "folder.nii.gz").mkdir()
+    with pytest.raises(LabelSetError, match="no such file"):
+        read_voxels(tmp_path / "folder.nii.gz")
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 6), (3, 4, 5, 6)])
+def test_nifti_2(tmp_path, shape):
+    voxels = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
+    first, second = (
+        read_voxels(write(tmp_path / f"{kind.__name__}.nii.gz", voxels, kind=kind))
+        for kind in (nibabel.Nifti1Image, nibabel.Nifti2Image)
+    )
+    np.testing.assert_array_equal(second[0], voxels)
+    assert geometry_difference(*(place for _, place in (first, second))) is None
+    assert (first[1].refused, second[1].refused) == ("", "NIfTI-2")
+
+
+def test_axes_that_are_almost_at_right_angles(tmp_path):
+    affine = AFFINE.copy()
+    affine[0, 1] = 0.004
+    voxels, place = read_voxels(write(tmp_path / "a.nii.gz", affine=affine))
+    np.testing.assert_array_equal(voxels, VOXELS)
+    assert place.refused == "axes not quite at right angles (0.001 off)"
+    direction = np.reshape(place.direction, (3, 3))
+    np.testing.assert_allclose(direction @ direction.T, np.eye(3), atol=1e-12)
+    np.testing.assert_allclose(direction, np.eye(3), atol=2e-3)
+    affine[0, 1] = 0.4
+    with pytest.raises(LabelSetError, match=r"not at right angles .*: resample the volume"):
+        read_voxels(write(tmp_path / "b.nii.gz", affine=affine))
+
+
+def test_qform_and_sform_that_disagree(tmp_path):
+    moved = AFFINE.copy()
+    moved[0, 3] = 5
+    assert read_voxels(write(tmp_path / "a.nii.gz", qform=AFFINE))[1].ambiguous == ""
+    assert "up to 5 mm apart" in read_voxels(write(tmp_path / "b.nii.gz", qform=moved))[1].ambiguous
+
+
+def test_numbers_that_are_no_labels(tmp_path):
+    with pytest.raises(LabelSetError, match="not a label map"):
+        integer_array(np.array([1e12]), "a.nii.gz")
+    with pytest.raises(LabelSetError, match="one number per voxel"):
+        integer_array(np.array([1j]), "a.nii.gz")
