@@ -13,9 +13,9 @@ import numpy as np
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
+from nnunet_labelset.dataset_conversion.meaning import interpret
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
-from nnunet_labelset.dataset_conversion.scheme import interpret
-from nnunet_labelset.dataset_conversion.values import count_values, remap
+from nnunet_labelset.dataset_conversion.storage import count_values, remap
 from nnunet_labelset.dataset_conversion.volumes import Volume, dilate, write_volume
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.dataset_conversion.scheme import Scheme
+from nnunet_labelset.dataset_conversion.meaning import Meaning, SourceProtocol
+
+
+class Note(NamedTuple):
+    """A fact worth telling about a case. Notes of one kind are told together, those `about` one thing in one line."""
+
+    kind: str
+    about: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True)
 class CaseJob:
-    """Files and rules of one case. `labels` is one file with the scheme's values, or one file per structure: then
-    structure `i` has the value `i + 1` in the scheme, and `None` is a structure that was not drawn in this case.
+    """Files and rules of one case. `labels` is one file with the values of the protocol, or one file per structure: then
+    structure `i` has the value `i + 1` in the protocol, and `None` is a structure that was not drawn in this case.
     """
 
     case: str
@@ -21,15 +30,17 @@ class CaseJob:
     images: tuple[Path, ...]
     labels: tuple[Path | None, ...]
     mask: Path | None
-    scheme: Scheme
+    protocol: SourceProtocol | Meaning
     leaves: tuple[str, ...]
     per_structure: bool = False
     overlap: bool = False
     first_volume: bool = False
     replace_nan: bool = False
     mask_images: float | None = None  # mm around the mask
+    fully_annotated: bool = False  # the user vouches for it, however much of the mask is unlabelled
     link: bool = False
     ending: str = ".nii.gz"
+    notes: tuple[Note, ...] = ()  # what was noticed before any file was read
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -38,9 +49,9 @@ class CaseJob:
 
 @dataclass
 class CaseResult:
-    """`protocol` says what each value stands for (None: no label map); `notes` are facts worth telling, by kind."""
+    """`sets` says what each value stands for (None: no label map)."""
 
-    protocol: tuple[LabelSet, ...] | None = None
+    sets: tuple[LabelSet, ...] | None = None
     uses_ignore: bool = False
     problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.dataset_conversion.case_list import Row, read_case_list
 from nnunet_labelset.dataset_conversion.job import CaseJob
-from nnunet_labelset.dataset_conversion.layout import find_cases
-from nnunet_labelset.dataset_conversion.manifest import LABELLED, Source
-from nnunet_labelset.dataset_conversion.scheme import Scheme
+from nnunet_labelset.dataset_conversion.meaning import Scheme
+from nnunet_labelset.dataset_conversion.sources.case_list import Row, read_case_list
+from nnunet_labelset.dataset_conversion.sources.manifest import LABELLED, Source
+from nnunet_labelset.dataset_conversion.sources.patterns import find_cases
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name
 from nnunet_labelset.io.text import some

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.values import count_values
+from nnunet_labelset.dataset_conversion.storage import count_values
 from nnunet_labelset.dataset_conversion.volumes import Volume, count_not_finite, read_volume
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some

@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from nnunet_labelset.dataset_conversion.writer import Written
+from nnunet_labelset.dataset_conversion.dataset import Written
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TEST, TRAINING

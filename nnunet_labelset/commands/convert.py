@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from nnunet_labelset.dataset_conversion.case_list import read_case_list
-from nnunet_labelset.dataset_conversion.convert import EPILOG, ListPresets, add_target_arguments, choose_sources
-from nnunet_labelset.dataset_conversion.manifest import leaf_set, presets
+from nnunet_labelset.dataset_conversion.dataset import Target, dataset_folder, write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, plan
+from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
+from nnunet_labelset.dataset_conversion.sources.chosen import EPILOG, ListPresets, add_target_arguments, choose_sources
+from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set, presets
 from nnunet_labelset.dataset_conversion.summary import summary
-from nnunet_labelset.dataset_conversion.writer import Target, dataset_folder, write_dataset
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
 

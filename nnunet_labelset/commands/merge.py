@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from nnunet_labelset.dataset_conversion.convert import add_target_arguments
+from nnunet_labelset.dataset_conversion.dataset import Target, dataset_folder, write_dataset
 from nnunet_labelset.dataset_conversion.job import CaseJob
+from nnunet_labelset.dataset_conversion.meaning import Scheme
 from nnunet_labelset.dataset_conversion.merge import (
     EPILOG,
     Part,
@@ -15,9 +16,8 @@ from nnunet_labelset.dataset_conversion.merge import (
     merged_sets,
     read_part,
 )
-from nnunet_labelset.dataset_conversion.scheme import Scheme
+from nnunet_labelset.dataset_conversion.sources.chosen import add_target_arguments
 from nnunet_labelset.dataset_conversion.summary import summary
-from nnunet_labelset.dataset_conversion.writer import Target, dataset_folder, write_dataset
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name
 from nnunet_labelset.nnunet.folders import nnunet_folder

@@ -267,7 +267,7 @@ def children_of(pid: int) -> list[int]:
 
 def test_changed_rules_or_files_are_not_resumed(tmp_path, capsys, monkeypatch):
     """A stopped run with other rules, or before a file was mended, leaves nothing behind that is believed."""
-    from nnunet_labelset.dataset_conversion import writer
+    from nnunet_labelset.dataset_conversion import dataset as writer
 
     source = tmp_path / "s"
     for case in ("a", "b"):

@@ -12,8 +12,8 @@ import pytest
 from nnunet_labelset.cli import main
 from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
-from nnunet_labelset.dataset_conversion.layout import find_cases, pattern_regex
-from nnunet_labelset.dataset_conversion.manifest import SOURCE_KEYS, load_manifest, presets
+from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, load_manifest, presets
+from nnunet_labelset.dataset_conversion.sources.patterns import find_cases, pattern_regex
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from tests.helpers.conversion import (

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from nnunet_labelset.dataset_conversion.manifest import Manifest, Source, load_manifest, presets
+from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source, load_manifest, presets
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet.raw import TEST, TRAINING

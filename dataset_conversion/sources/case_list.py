@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.dataset_conversion.manifest import leaf_set
+from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import IGNORE, LabelSet
-from nnunet_labelset.dataset_conversion.toml_values import (
+from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
     check_regex,
     get_flag,
@@ -19,7 +19,7 @@ from nnunet_labelset.dataset_conversion.toml_values import (
     get_texts,
     read_toml,
 )
-from nnunet_labelset.dataset_conversion.values import HIGHEST_SOURCE_VALUE
+from nnunet_labelset.dataset_conversion.storage import HIGHEST_SOURCE_VALUE
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name
 from nnunet_labelset.nnunet.raw import TEST, TRAINING

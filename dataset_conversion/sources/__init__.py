@@ -1,0 +1,1 @@
+"""Where the cases of a source lie: manifests, presets, patterns of paths, case lists."""
