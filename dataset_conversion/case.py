@@ -11,28 +11,45 @@ from pathlib import Path
 
 import numpy as np
 
-from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.meaning import interpret
+from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProtocol, interpret
+from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
-from nnunet_labelset.dataset_conversion.storage import count_values, remap
+from nnunet_labelset.dataset_conversion.storage import Storage, count_values, remap
 from nnunet_labelset.dataset_conversion.volumes import Volume, dilate, write_volume
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
 
+# Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody labelled.
+LARGEST_UNLABELLED_SHARE = 0.05
+
 
 def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
-    """Read, check and write one case into the data set folder; with problems, or without folder, nothing is written."""
-    return _Conversion(job, folder).run()
+    """Read, check and write one case into the data set folder; with problems, or without folder, nothing is written.
+
+    Whatever is wrong with a file is a problem of its case. What cannot be written ends the run.
+    """
+    conversion = _Conversion(job, folder)
+    try:
+        volumes = conversion.read()
+    except Exception as error:  # a file in which nobody expected this must not end the run of all the others
+        reason = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
+        conversion.result.problems.append(f"{conversion.reader.current or job.inputs[0]}: not converted: {reason}")
+        return conversion.result
+    if volumes and folder is not None:
+        conversion.write(*volumes)
+    return conversion.result
 
 
 class _Conversion:
     def __init__(self, job: CaseJob, folder: Path | None) -> None:
-        self.job, self.folder, self.result = job, folder, CaseResult()
+        self.job, self.folder, self.result = job, folder, CaseResult(notes=list(job.notes))
         self.reader = CaseReader(job, self.result)
 
-    def run(self) -> CaseResult:
+    def read(self) -> tuple[list[Volume], Volume | None] | None:
+        """The images and the label map as they will be written, or None after noting the problems."""
         job, result = self.job, self.result
         images = [self.reader.read(path, image=True) for path in job.images]
         reference = next((image for image in images if image is not None), None)
@@ -41,38 +58,33 @@ class _Conversion:
         labels = self.reader.read_labels(reference) if job.labels else None
         mask = self.reader.read_mask(reference) if job.mask else None
         values = self.remap(labels, mask) if labels is not None else None
+        good = [image for image in images if image is not None]
         if result.problems or reference is None:
-            return result
-        if job.scheme.mask == "file" and job.mask is None:
+            return None
+        if isinstance(job.protocol, SourceProtocol) and job.protocol.mask is Mask.FILE and job.mask is None:
             if job.mask_images is not None:
                 result.problems.append(f"{job.images[0]}: --mask-images: no mask file")
-                return result
-            result.notes.append("no mask file")
+                return None
+            result.notes.append(Note("no mask file"))
         if job.mask_images is not None:
             region = mask if mask is not None else labels != 0 if labels is not None else None
             if region is None:
                 result.problems.append(f"{job.images[0]}: --mask-images: this case has no mask")
-                return result
+                return None
             kept = dilate(region, job.mask_images, reference.spacing[::-1])
-            images = [self.masked(image, path, kept) for path, image in zip(job.images, images, strict=True) if image]
-        if self.folder is None:
-            return result
-        if values is not None:
-            self.write(replace(reference, array=values), "labels", job.case)
-        for channel, (path, image) in enumerate(zip(job.images, images, strict=True)):
-            self.write_image(path, image, f"{job.case}_{channel:04d}")
-        return result
+            good = [self.masked(image, path, kept) for path, image in zip(job.images, good, strict=True)]
+        return good, replace(reference, array=values) if values is not None else None
 
     def remap(self, labels: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
-        """The target values, after checks of the values against the scheme."""
+        """The target values, after checks of the values against the protocol."""
         job, result = self.job, self.result
         path = next(path for path in job.labels if path is not None)
         counts = count_values(labels)
-        known = {0, *job.scheme.values}
+        known = {0, *job.protocol.values}
         undeclared = {value: count for value, count in counts.items() if value not in known}
         if undeclared:
             result.problems.append(f"{path}: undeclared values {counted(undeclared)}")
-        meaning = interpret(job.scheme, counts)
+        meaning = interpret(job.protocol, counts)
         for value, leaves in meaning.contradicted.items():
             if value in counts:
                 names = some(job.leaves[leaf] for leaf in sorted(leaves))
@@ -81,25 +93,49 @@ class _Conversion:
             result.problems.append(f"{path}: no mask file, but unannotated leaves need one")
         if mask is not None and mask.shape != labels.shape:
             return None  # the geometry problem has been noted
+        if mask is not None and 0 not in meaning.values:
+            self.check_mask(labels, mask, meaning, path)
         if result.problems:
             return None
         storage = meaning.storage(len(job.leaves), counts)
-        for labels_set, into in sorted(storage.merged.items(), key=lambda pair: sorted(pair[0])):
-            result.notes.append(f"label-set {self.names(labels_set)} stored as the larger {self.names(into)}")
-        if meaning.background_added:
-            result.notes.append(f"one unannotated leaf: stored as {self.names(meaning.inside)}, as masks are not exact")
+        self.tell(storage, meaning, counts)
         table = {value: storage.value_of(meaning.values[value]) for value in counts if value in meaning.values}
         table.setdefault(0, storage.value_of(meaning.inside))
         values = remap(labels, table, len(job.leaves))
-        if mask is not None:
-            labelled, outside = labels != 0, ~mask
-            lost = int(np.count_nonzero(labelled & outside))
-            if lost:
-                result.notes.append(f"labelled voxels outside the mask, kept ({lost} in {job.case})")
-            if meaning.inside != meaning.outside and 0 not in meaning.values:
-                np.copyto(values, values.dtype.type(storage.value_of(meaning.outside)), where=outside & ~labelled)
-        result.protocol, result.uses_ignore = storage.protocol(), storage.uses_ignore
+        if mask is not None and meaning.inside != meaning.outside and 0 not in meaning.values:
+            outside = values.dtype.type(storage.value_of(meaning.outside))
+            np.copyto(values, outside, where=~mask & (labels == 0))
+        result.sets, result.uses_ignore = storage.sets(), storage.uses_ignore
         return values
+
+    def check_mask(self, labels: np.ndarray, mask: np.ndarray, meaning: Meaning, path: Path) -> None:
+        """Labels outside of the mask are kept; much that is unlabelled inside it was not annotated completely."""
+        unlabelled = labels == 0
+        lost = unlabelled.size - int(np.count_nonzero(unlabelled | mask))
+        if lost:
+            self.result.notes.append(Note("labelled voxels outside the mask, kept", detail=str(lost)))
+        share = int(np.count_nonzero(unlabelled & mask)) / max(1, int(np.count_nonzero(mask)))
+        if meaning.complete and share > LARGEST_UNLABELLED_SHARE and not self.job.fully_annotated:
+            self.result.problems.append(
+                f"{path}: {share:.0%} of the mask of case '{self.job.case}' is unlabelled, although all is said to be "
+                f"annotated: say what is (--annotated FILE.csv), or that the rest is background (--fully-annotated)"
+            )
+        elif share:
+            what = "taken for background" if meaning.complete else "not annotated"
+            self.result.notes.append(Note("unlabelled inside the mask", what, f"{max(share, 0.0001):.2%}"))
+
+    def tell(self, storage: Storage, meaning: Meaning, counts: dict[int, int]) -> None:
+        """What the user should know of the label-sets, and the leaves that are declared but nowhere to be seen."""
+        notes, leaves = self.result.notes, self.job.leaves
+        for labels, into in sorted(storage.merged.items(), key=lambda pair: sorted(pair[0])):
+            notes.append(Note("label-set stored as a larger one", f"{self.names(labels)} as {self.names(into)}"))
+        if meaning.background_added:
+            about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
+            notes.append(Note("one unannotated leaf", about))
+        contract = Contract(leaves, {"": storage.sets()}, {}, has_ignore=True)
+        seen = frozenset().union(*(meaning.values[value] for value in counts if value in meaning.values))
+        for leaf in sorted(contract.annotated_leaves("") - seen - {0}):
+            notes.append(Note("declared annotated, but without a voxel", leaves[leaf]))
 
     def names(self, labels: LabelSet) -> str:
         return "{" + ", ".join(self.job.leaves[leaf] for leaf in sorted(labels)) + "}"
@@ -112,20 +148,18 @@ class _Conversion:
         self.reader.changed.add(path)
         return replace(image, array=array)
 
-    def write_image(self, path: Path, image: Volume | None, name: str) -> None:
-        if path in self.reader.changed or not path.name.endswith(self.job.ending):
-            assert image is not None
-            self.write(image, "images", name)
-            return
-        with self.target("images", name) as temporary:
-            if self.job.link:
-                os.symlink(path.resolve(), temporary)
-            else:
-                shutil.copyfile(path, temporary)
-
-    def write(self, volume: Volume, kind: str, name: str) -> None:
-        with self.target(kind, name) as temporary:
-            write_volume(volume, temporary)
+    def write(self, images: list[Volume], labels: Volume | None) -> None:
+        if labels is not None:
+            with self.target("labels", self.job.case) as temporary:
+                write_volume(labels, temporary)
+        for channel, (path, image) in enumerate(zip(self.job.images, images, strict=True)):
+            with self.target("images", f"{self.job.case}_{channel:04d}") as temporary:
+                if path in self.reader.changed or not path.name.endswith(self.job.ending):
+                    write_volume(image, temporary)
+                elif self.job.link:
+                    os.symlink(path.resolve(), temporary)
+                else:
+                    shutil.copyfile(path, temporary)
 
     @contextmanager
     def target(self, kind: str, name: str) -> Iterator[Path]:

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.meaning import Meaning, SourceProtocol
-
-
-class Note(NamedTuple):
-    """A fact worth telling about a case. Notes of one kind are told together, those `about` one thing in one line."""
-
-    kind: str
-    about: str = ""
-    detail: str = ""
+from nnunet_labelset.dataset_conversion.notes import Note
 
 
 @dataclass(frozen=True)
 class CaseJob:
-    """Files and rules of one case. `labels` is one file with the values of the protocol, or one file per structure: then
-    structure `i` has the value `i + 1` in the protocol, and `None` is a structure that was not drawn in this case.
+    """Files and rules of one case. `labels` is one file with the values of the protocol, or one file per structure:
+    then structure `i` has the value `i + 1` in the protocol, and `None` is a structure that was not drawn here.
     """
 
     case: str

@@ -30,7 +30,7 @@ BACKGROUND = frozenset([0])
 
 
 class Mask(Enum):
-    """What is known of unlabelled voxels: a file tells inside from outside, or all of them are background, or nothing."""
+    """What is known of unlabelled voxels: a file tells inside from outside, or all are background, or nothing."""
 
     FILE = "file"
     LABELLED = "labelled"
@@ -43,8 +43,8 @@ class SourceProtocol:
 
     `values` maps a value of the source's files to the leaves that it may be; a voxel with any other value (0) is
     unlabelled. `annotated` are the leaves that were looked for, and `varies` those that count as annotated where they
-    occur; of `partly` drawn leaves some structures exist and others do not. `absorbs[y]` are leaves that were labelled as
-    `y` wherever they are not annotated. `withheld` leaves are made unannotated on purpose.
+    occur; of `partly` drawn leaves some structures exist and others do not. `absorbs[y]` are leaves that were labelled
+    as `y` wherever they are not annotated. `withheld` leaves are made unannotated on purpose.
     """
 
     num_leaves: int

@@ -9,39 +9,62 @@ from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob
-from nnunet_labelset.dataset_conversion.meaning import Scheme
+from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
+from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.sources.case_list import Row, read_case_list
-from nnunet_labelset.dataset_conversion.sources.manifest import LABELLED, Source
-from nnunet_labelset.dataset_conversion.sources.patterns import find_cases
+from nnunet_labelset.dataset_conversion.sources.manifest import Source
+from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role, find_cases
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
 
 Rows = Mapping[tuple[str | None, str], Row]
+LONGEST_NAME = 200  # a file name has at most 255 bytes, and the case is not all of it
+RENAME = "or give it another name in a case list (--annotated FILE.csv, column 'name')"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose for the whole run."""
+    """What the user chose for the whole run; names are those of sources or cases, or patterns."""
 
     leaves: tuple[str, ...]
     channels: tuple[str, ...]
     infer_annotated: bool = False
+    fully_annotated: tuple[str, ...] = ()
     withhold: LabelSet = frozenset()
-    withhold_in: tuple[str, ...] = ("*",)  # names or patterns of sources or cases
+    withhold_in: tuple[str, ...] = ("*",)
     mask_images: float | None = None
     link: bool = False
     prefix: bool = False
 
 
+@dataclass(frozen=True)
+class Found:
+    """The files of one case of a source, and the line of its case list, if it has one."""
+
+    files: Mapping[Role, Path]
+    row: Row | None = None
+    notes: tuple[Note, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 @dataclass
 class Plan:
-    """Jobs, problems by case (a problem without job is a case that cannot be converted at all) and notes by case."""
+    """Jobs, and problems by case; a problem without job is a case that cannot be converted at all."""
 
     jobs: list[CaseJob] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[tuple[str, str]] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)  # where each case was found, by its name in small letters
+
+    def add_name(self, case: str, where: str, way_out: str) -> None:
+        """Check a name; names that differ only in case are one file on some systems."""
+        check_name(case, f"{where}: case")
+        if len(case) > LONGEST_NAME:
+            raise LabelSetError(f"{where}: case '{case[:20]}...': {len(case)} characters are too many: {RENAME}")
+        if case.lower() in self.places:
+            raise LabelSetError(f"{where}: case '{case}' is also in {self.places[case.lower()]}: {way_out}")
+        self.places[case.lower()] = where
 
 
 def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources: Iterable[str] = ()) -> Plan:
@@ -49,30 +72,31 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
 
     Rows may be about `other_sources`, which are not converted now.
     """
+    if options.infer_annotated and not any(source.varies for source in sources):
+        raise LabelSetError(
+            "--infer-annotated: no source has leaves that vary from case to case: name them in the manifest "
+            "(varies = [...]), or take the source 'case_folders_partial'"
+        )
     made = Plan()
     used: set[tuple[str | None, str]] = set()
-    seen: dict[str, str] = {}
     for source in sources:
         prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
         where = f"{source.name} ({source.folder or source.cases})"
         undeclared: list[str] = []
-        for found_case, found in _files(source, prefix, options, made).items():
+        for found_case, found in _find(source, options).items():
             case = prefix + found_case
             keys = [(name, key) for name in (source.name, None) for key in (case, found_case)]
             key = next((key for key in keys if key in rows), None)
-            row = rows[key] if key else found.get("row")
+            row = rows[key] if key else found.row
             if key:
                 used.add(key)
+            if row is not None and row.name is not None:
+                case = row.name
+            made.problems += [(case, text) for text in found.problems]
             try:
-                check_name(case, f"{where}: case")
-                # Names that differ only in case are one file on some systems.
-                if case.lower() in seen:
-                    other = seen[case.lower()]
-                    raise LabelSetError(
-                        f"{where}: case '{case}' is also in {other}: give one source a prefix (--prefix)"
-                    )
-                seen[case.lower()] = where
-                if source.varies and not options.infer_annotated and (row is None or row.annotated is None):
+                made.add_name(case, where, f"give one source a prefix (--prefix), {RENAME}")
+                declared = row is not None and row.annotated is not None
+                if source.varies and not (declared or options.infer_annotated or source.per_structure):
                     undeclared.append(case)
                 made.jobs.append(_job(case, source, found, row, where, options))
             except LabelSetError as error:
@@ -84,112 +108,131 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
                 f"list the cases with --annotated FILE.csv, or read it off their values with --infer-annotated"
             )
             made.problems += [(case, text) for case in undeclared]
-    names = {source.name for source in sources}
-    known = names.union(other_sources)
-    for key, row in rows.items():
-        if row.source is not None and row.source not in known:
-            hint = did_you_mean(row.source, sorted(known))
-            made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
-        elif key not in used and (row.source is None or row.source in names):
-            hint = did_you_mean(row.case, [job.case for job in made.jobs])
-            made.problems.append(
-                (row.case, f"{row.where}: no source has a case '{row.case}'{hint if 'did' in hint else ''}")
-            )
-    if options.withhold:
-        for pattern in options.withhold_in:
-            if not any(_matches(pattern, job.case, job.source) for job in made.jobs):
-                raise LabelSetError(f"--withhold-in {pattern}: no such source or case{did_you_mean(pattern, names)}")
+    _check_rows(made, rows, used, {source.name for source in sources}, other_sources)
+    for option, patterns in (
+        ("--withhold-in", options.withhold_in if options.withhold else ()),
+        ("--fully-annotated", options.fully_annotated),
+    ):
+        for pattern in patterns:
+            if not any(_matches([pattern], job.case, job.source) for job in made.jobs):
+                hint = did_you_mean(pattern, {source.name for source in sources})
+                raise LabelSetError(f"{option} {pattern}: no such source or case{hint}")
     return made
 
 
-def _files(source: Source, prefix: str, options: Options, made: Plan) -> dict[str, dict]:
-    """The chosen file of every role ("image:T2w", "label", "label:liver", "mask") by case."""
+def _check_rows(
+    made: Plan, rows: Rows, used: set[tuple[str | None, str]], names: set[str], other_sources: Iterable[str]
+) -> None:
+    """Every line of a case list is about a source and a case that exist."""
+    known = sorted(names.union(other_sources))
+    cases = [job.case for job in made.jobs] if len(made.jobs) < 1000 else []  # looking for near misses takes its time
+    for key, row in rows.items():
+        if row.source is not None and row.source not in known:
+            hint = did_you_mean(row.source, known)
+            made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
+        elif key not in used and (row.source is None or row.source in names):
+            hint = did_you_mean(row.case, cases)
+            made.problems.append(
+                (row.case, f"{row.where}: no source has a case '{row.case}'{hint if 'did' in hint else ''}")
+            )
+
+
+def _find(source: Source, options: Options) -> dict[str, Found]:
+    """The chosen file of every role by case."""
     if source.cases is not None:
         rows = read_case_list(source.cases, options.leaves, options.channels, source.folder)
-        return {row.case: {**row.files, "row": row} for row in rows.values()}
+        return {row.case: Found(row.files, row) for row in rows.values()}
     assert source.folder is not None
-    roles = {f"image:{channel}": patterns for channel, patterns in source.images.items()}
-    roles["label"] = source.label
-    if source.mask and source.mask != (LABELLED,):
-        roles["mask"] = source.mask
+    roles = {Role(Kind.IMAGE, channel): patterns for channel, patterns in source.images.items()}
+    roles[LABEL] = source.label
+    if source.mask:
+        roles[MASK] = source.mask
     cases = find_cases(source.folder, roles, source.case, source.exclude)
     if not cases:
         examples = some(next(iter(patterns)) for patterns in roles.values())
         raise LabelSetError(f"{source.folder}: no case of source '{source.name}' found: expected files like {examples}")
-    chosen: dict[str, dict] = {}
+    chosen = {}
     for case, found in cases.items():
-        chosen[case] = {}
-        for role, groups in found.items():
-            if len(groups[0]) > 1:
-                made.problems.append((prefix + case, f"several files for {role} of case '{case}': {some(groups[0])}"))
-            elif len(groups) > 1:
-                made.notes.append((prefix + case, f"several files for {role.split(':')[0]}, the preferred one taken"))
-            chosen[case][role] = groups[0][0]
+        several = [role for role, groups in found.items() if len(groups[0]) > 1]
+        preferred = dict.fromkeys(role.kind.value for role, groups in found.items() if len(groups) > 1)
+        chosen[case] = Found(
+            {role: groups[0][0] for role, groups in found.items()},
+            notes=tuple(Note("several files, the preferred one taken", kind) for kind in preferred),
+            problems=tuple(f"several files for {role} of case '{case}': {some(found[role][0])}" for role in several),
+        )
     return chosen
 
 
-def _job(case: str, source: Source, found: dict, row: Row | None, where: str, options: Options) -> CaseJob:
+def _job(case: str, source: Source, found: Found, row: Row | None, where: str, options: Options) -> CaseJob:
     part = (row.part if row else None) or source.part
-    images = [found.get(f"image:{channel}") for channel in options.channels]
-    for channel, image in zip(options.channels, images, strict=True):
+    where = f"{where}: case '{case}'"
+    images = []
+    for channel in options.channels:
+        image = found.files.get(Role(Kind.IMAGE, channel))
         if image is None:
-            patterns = some(source.images.get(channel, ("the column image",)))
-            raise LabelSetError(f"{where}: case '{case}': no image ({channel}): looked for {patterns}")
-    annotated, inferred = source.annotated, frozenset[int]()
+            looked_for = some(source.images.get(channel, ("the column image",)))
+            raise LabelSetError(f"{where}: no image ({channel}): looked for {looked_for}")
+        images.append(image)
+    annotated, varies, partly = source.annotated, source.varies, frozenset[int]()
     if row is not None and row.annotated is not None:
-        annotated = row.annotated
-    else:
-        inferred = source.varies
-    labels, values = _labels(case, source, found, annotated, inferred, part, where)
-    chosen = any(_matches(pattern, case, source.name) for pattern in options.withhold_in)
-    scheme = Scheme(
+        annotated, varies = row.annotated, frozenset()
+    elif source.per_structure:  # a file that is there says that somebody looked, even when it is empty
+        files = {structure: Role(Kind.LABEL, structure) in found.files for structure in source.labels}
+        drawn = varies & frozenset().union(*(sets for name, sets in source.labels.items() if files[name]))
+        partly = drawn & frozenset().union(*(sets for name, sets in source.labels.items() if not files[name]))
+        annotated |= drawn - partly
+    labels = _label_files(source, found, annotated, varies, part, where)
+    values = enumerate(source.labels.values(), start=1) if source.per_structure else source.labels.items()
+    protocol = SourceProtocol(
         num_leaves=len(options.leaves),
-        values=values,
+        values={int(value): sets for value, sets in values},
         annotated=annotated,
-        inferred=inferred,
+        varies=frozenset() if source.per_structure else varies,
+        partly=partly,
         absorbs=source.absorbs,
-        withheld=options.withhold if chosen else frozenset(),
-        mask=LABELLED if source.mask == (LABELLED,) else "file" if source.mask or "mask" in found else "",
+        withheld=options.withhold if _matches(options.withhold_in, case, source.name) else frozenset(),
+        mask=Mask.FILE if MASK in found.files else source.mask_kind,
     )
+    notes = tuple(Note("only some structures drawn, not annotated", options.leaves[leaf]) for leaf in sorted(partly))
     return CaseJob(
-        case,
-        source.name,
-        part,
-        tuple(Path(image) for image in images if image is not None),
-        labels,
-        found.get("mask"),
-        scheme,
-        options.leaves,
-        source.per_structure,
-        source.overlap,
-        source.first_volume,
-        source.replace_nan,
-        options.mask_images,
-        options.link,
+        case=case,
+        source=source.name,
+        part=part,
+        images=tuple(images),
+        labels=labels,
+        mask=found.files.get(MASK),
+        protocol=protocol,
+        leaves=options.leaves,
+        per_structure=source.per_structure,
+        overlap=source.overlap,
+        first_volume=source.first_volume,
+        replace_nan=source.replace_nan,
+        mask_images=options.mask_images,
+        fully_annotated=_matches(options.fully_annotated, case, source.name),
+        link=options.link,
+        notes=found.notes + notes,
     )
 
 
-def _matches(pattern: str, case: str, source: str) -> bool:
-    """Whether a pattern of --withhold-in means the case, by its name or that of its source."""
-    return fnmatchcase(case, pattern) or fnmatchcase(source, pattern)
+def _matches(patterns: Iterable[str], case: str, source: str) -> bool:
+    """Whether one of the patterns means the case, by its name or that of its source."""
+    return any(fnmatchcase(case, pattern) or fnmatchcase(source, pattern) for pattern in patterns)
 
 
-def _labels(
-    case: str, source: Source, found: dict, annotated: LabelSet | None, inferred: LabelSet, part: str, where: str
-) -> tuple[tuple[Path | None, ...], dict[int, LabelSet]]:
-    """The label files of a case and what their values mean."""
+def _label_files(
+    source: Source, found: Found, annotated: LabelSet, varies: LabelSet, part: str, where: str
+) -> tuple[Path | None, ...]:
+    """The label file of a case, or its files by structure, None where a structure was not drawn."""
     if not source.per_structure:
-        if "label" not in found and part == TRAINING:
-            raise LabelSetError(f"{where}: case '{case}': no label file: looked for {some(source.label)}")
-        values = {int(value): labels for value, labels in source.labels.items()}
-        return ((found["label"],) if "label" in found else ()), values
-    files = tuple(found.get(f"label:{structure}") for structure in source.labels)
-    values = dict(enumerate(source.labels.values(), start=1))
+        if LABEL not in found.files and part == TRAINING:
+            raise LabelSetError(f"{where}: no label file: looked for {some(source.label or ('the column label',))}")
+        return (found.files[LABEL],) if LABEL in found.files else ()
+    files = tuple(found.files.get(Role(Kind.LABEL, structure)) for structure in source.labels)
     if part != TRAINING and not any(files):
-        return (), values
-    drawn = annotated if annotated is None else annotated | {0}
-    for (structure, labels), path in zip(source.labels.items(), files, strict=True):
-        optional = labels <= inferred or (drawn is not None and not labels & drawn)
+        return ()
+    for (structure, sets), path in zip(source.labels.items(), files, strict=True):
+        optional = sets <= varies or not sets & (annotated | {0})
         if path is None and not (optional and any(files)):
-            raise LabelSetError(f"{where}: case '{case}': no label file of structure '{structure}'")
-    return files, values
+            hint = "" if source.varies else ": if it was not drawn in every case, name its leaves in 'varies'"
+            raise LabelSetError(f"{where}: no label file of structure '{structure}'{hint}")
+    return files

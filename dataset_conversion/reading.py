@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
+from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.storage import count_values
 from nnunet_labelset.dataset_conversion.volumes import Volume, count_not_finite, read_volume
 from nnunet_labelset.errors import LabelSetError
@@ -22,15 +23,17 @@ class CaseReader:
     def __init__(self, job: CaseJob, result: CaseResult) -> None:
         self.job, self.result = job, result
         self.changed: set[Path] = set()
+        self.current: Path | None = None  # the file at work, to be named when something unexpected happens
 
     def read(self, path: Path, image: bool = False) -> Volume | None:
         """A 3D volume of finite values, or None after noting the problem."""
+        self.current = path
         try:
             volume = read_volume(path)
             if volume.array.ndim == 4:
                 if len(volume.array) > 1 and not self.job.first_volume:
                     raise LabelSetError(f"{path}: 4D, size {volume.GetSize()}: 'first_volume = true' takes volume 0")
-                self.result.notes.append("4D file, volume 0 taken")
+                self.result.notes.append(Note("4D file, volume 0 taken"))
                 volume = replace(volume, array=volume.array[0])
                 self.changed.add(path)
             if volume.array.ndim != 3:
@@ -46,7 +49,7 @@ class CaseReader:
             return volume
         if not self.job.replace_nan:
             raise LabelSetError(f"{path}: {count} voxels are NaN or infinite: 'replace_nan = true' makes them 0")
-        self.result.notes.append(f"NaN {'in the image' if image else 'among the labels'} replaced by 0")
+        self.result.notes.append(Note(f"NaN {'in the image' if image else 'among the labels'} replaced by 0"))
         self.changed.add(path)
         return replace(volume, array=np.nan_to_num(volume.array, nan=0.0, posinf=0.0, neginf=0.0))
 

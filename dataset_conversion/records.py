@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, fields, is_dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
+from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.nnunet.raw import TRAINING
 
 RECORDS = ".records"
 
@@ -24,8 +29,21 @@ def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> CaseRe
     stamp = fingerprint(job)
     result = convert_case(job, folder)
     if not result.problems:
-        write_json(record, {"fingerprint": stamp, "result": _plain(asdict(result))})
+        files = {name: size_of(folder / name) for name in output_names(job, result)}
+        write_json(record, {"fingerprint": stamp, "files": files, "result": _plain(asdict(result))})
     return result
+
+
+def output_names(job: CaseJob, result: CaseResult) -> list[str]:
+    """The files of a case in the data set folder."""
+    suffix = "Tr" if job.part == TRAINING else "Ts"
+    images = [f"images{suffix}/{job.case}_{channel:04d}{job.ending}" for channel in range(len(job.images))]
+    return images + ([f"labels{suffix}/{job.case}{job.ending}"] if result.sets is not None else [])
+
+
+def size_of(path: Path) -> int | None:
+    """Bytes of a file or link, None if there is none."""
+    return path.lstat().st_size if os.path.lexists(path) else None
 
 
 def fingerprint(job: CaseJob) -> str:
@@ -34,18 +52,23 @@ def fingerprint(job: CaseJob) -> str:
     return hashlib.sha256(json.dumps([_plain(job), stats], sort_keys=True).encode()).hexdigest()
 
 
-def recall(records: Path, job: CaseJob) -> CaseResult | None:
-    """The result of a case that an earlier run finished by the same rules from the same files."""
-    path = records / f"{job.case}.json"
-    if not path.is_file():
+def recall(folder: Path, job: CaseJob) -> CaseResult | None:
+    """The result of a case that an earlier run finished by the same rules from the same files, if its files are there.
+
+    A record that cannot be read is as none.
+    """
+    try:
+        record = read_json(folder / RECORDS / f"{job.case}.json")
+        if record["fingerprint"] != fingerprint(job):
+            return None
+        result = CaseResult(**record["result"])
+        result.notes = [Note(*note) for note in result.notes]
+        if result.sets is not None:
+            result.sets = tuple(frozenset(labels) for labels in result.sets)
+        files = {name: size_of(folder / name) for name in output_names(job, result)}
+        return result if files == record["files"] and None not in files.values() else None
+    except (LabelSetError, KeyError, TypeError):
         return None
-    record = read_json(path)
-    if record.get("fingerprint") != fingerprint(job):
-        return None
-    result = CaseResult(**record["result"])
-    if result.protocol is not None:
-        result.protocol = tuple(frozenset(labels) for labels in result.protocol)
-    return result
 
 
 def _plain(value: Any) -> Any:
@@ -58,4 +81,4 @@ def _plain(value: Any) -> Any:
         return sorted(value)
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    return str(value) if isinstance(value, (Path, Enum)) else value

@@ -27,7 +27,7 @@ class Storage:
     def uses_ignore(self) -> bool:
         return self.num_leaves in self.value.values()
 
-    def protocol(self) -> tuple[LabelSet, ...]:
+    def sets(self) -> tuple[LabelSet, ...]:
         """What each of the values 0..C stands for; a value that stores no label-set stands for itself."""
         sets = [frozenset([leaf]) for leaf in range(self.num_leaves)] + [frozenset(range(self.num_leaves))]
         for labels, value in self.value.items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.dataset import Written
+from nnunet_labelset.dataset_conversion.notes import NOTES, note_lines
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
@@ -14,17 +16,18 @@ from nnunet_labelset.nnunet.raw import TEST, TRAINING
 BACKGROUND = "background"
 
 
-def summary(written: Written, folder: Path, notes: list[tuple[str, str]]) -> str:
-    by_kind: dict[str, list[str]] = {}
-    for case, note in [*notes, *written.notes]:
-        kind, _, detail = note.partition(" (")
-        by_kind.setdefault(kind, []).append(detail.rstrip(")") or case)
+def summary(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
     parts = list(written.parts.values())
     lines = [f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"]
     if written.resumed:
         lines.append(f"{written.resumed} of them were already there from a run that had been stopped")
     lines += [f"skipped: {text}" for text in written.skipped]
-    lines += [f"note: {kind}: {some(list(dict.fromkeys(cases)))}" for kind, cases in by_kind.items()]
+    lines += [f"note: {text}" for text in remarks]
+    if written.kept:
+        lines.append(f"note: kept from the data set that was replaced: {some(written.kept)}")
+    lines += note_lines(written.notes)
+    if written.notes:
+        lines.append(f"note: all notes, case by case: {folder / NOTES}")
     unlabelled = [case for case in written.parts if case not in written.contract.cases]
     if unlabelled:
         lines.append(f"note: test cases without label map: {some(unlabelled)}")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set
+from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
-COLUMNS = ("case", "source", "part", "annotated")
+COLUMNS = ("case", "name", "source", "part", "annotated")
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,11 @@ class Row:
 
     case: str
     where: str
+    name: str | None  # the case is called so in the data set
     source: str | None
     part: str | None
     annotated: LabelSet | None
-    files: dict[str, Path]  # "image:T2w", "label", "mask"
+    files: dict[Role, Path]
 
 
 def read_case_list(
@@ -53,19 +55,22 @@ def read_case_list(
         if None in line or None in line.values():
             raise LabelSetError(f"{where}: expected {len(columns)} cells: put texts with commas in quotes")
         cells = {column: (line.get(column) or "").strip() for column in known}
+        if any("\0" in cell for cell in cells.values()):
+            raise LabelSetError(f"{where}: a NUL character in the table")
         if not cells["case"]:
             raise LabelSetError(f"{where}: no case name")
         if cells["part"] not in ("", TRAINING, TEST):
             raise LabelSetError(f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'")
         names = tuple(leaves) if cells["annotated"] == "all" else tuple(map(str.strip, cells["annotated"].split(";")))
-        files = {f"image:{channel}": cells[column] for column, channel in images.items()}
-        files |= {role: cells[role] for role in ("label", "mask") if channels}
+        files = {Role(Kind.IMAGE, channel): cells[column] for column, channel in images.items()}
+        files |= {role: cells[role.kind.value] for role in (LABEL, MASK) if channels}
         key = (cells["source"] or None, cells["case"])
         if key in rows:
             raise LabelSetError(f"{where}: case '{cells['case']}' was listed before")
         rows[key] = Row(
             cells["case"],
             where,
+            cells["name"] or None,
             cells["source"] or None,
             cells["part"] or None,
             leaf_set([name for name in names if name], leaves, f"{where}: annotated") if cells["annotated"] else None,

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import IGNORE, LabelSet
+from nnunet_labelset.dataset_conversion.meaning import Mask
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
-    check_regex,
+    get_choice,
     get_flag,
     get_patterns,
+    get_regex,
+    get_table,
     get_text,
     get_texts,
     read_toml,
@@ -25,7 +28,6 @@ from nnunet_labelset.io.files import check_name
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets") / "fetal_brain.toml"))
-LABELLED = "labelled"
 SOURCE_KEYS = {
     "like", "description", "folder", "part", "case", "prefix", "image", "label", "mask", "exclude", "cases", "labels",
     "annotated", "varies", "absorbs", "overlap", "first_volume", "replace_nan",
@@ -45,10 +47,11 @@ class Source:
     images: Mapping[str, tuple[str, ...]]  # channel -> patterns
     label: tuple[str, ...]
     mask: tuple[str, ...]
+    mask_kind: Mask
     exclude: tuple[str, ...]
     cases: Path | None
     labels: Mapping[str, LabelSet]
-    annotated: LabelSet | None
+    annotated: LabelSet
     varies: LabelSet
     absorbs: Mapping[int, LabelSet]
     overlap: bool
@@ -104,11 +107,13 @@ def _with_inherited(
     like = entry.pop("like", None)
     if like is None:
         return entry
+    if not isinstance(like, str):
+        raise LabelSetError(f"{where}: sources.{name}: like: expected the name of a source, but got {like!r}")
     if like in tables[0] and like not in (*seen, name):
         return {**_with_inherited(like, tables, where, (*seen, name)), **entry}
     if len(tables) == 1 or like not in tables[1]:
-        hint = did_you_mean(str(like), {**tables[0], **tables[-1]})
-        raise LabelSetError(f"{where}: sources.{name}: like: no other source '{like}'{hint}")
+        others = [other for table in tables for other in table if other not in (*seen, name)]
+        raise LabelSetError(f"{where}: sources.{name}: like: no other source '{like}'{did_you_mean(like, others)}")
     return {**_with_inherited(like, tables[1:], where), **entry}
 
 
@@ -117,17 +122,56 @@ def _read_source(
 ) -> Source:
     where = f"{path}: sources.{name}"
     check_keys(entry, SOURCE_KEYS, where)
+    listed = "cases" in entry
+    case = get_regex(entry, "case", where, "[^/]+")
     image = entry.get("image")
     by_channel = image if isinstance(image, dict) else {channels[0]: image}
-    listed = "cases" in entry
     if not listed and set(by_channel) != set(channels):
         raise LabelSetError(f"{where}: image: expected one pattern for each channel: {', '.join(channels)}")
-    if not isinstance(entry.get("labels"), dict) or not entry["labels"]:
-        raise LabelSetError(f"{where}: expected a table [sources.{name}.labels] of value = leaf")
     label = () if listed else get_patterns(entry, "label", where)
-    per_structure = any("{structure}" in pattern for pattern in label)
+    labels = _read_labels(
+        get_table(entry, "labels", where), leaves, any("{structure}" in text for text in label), where
+    )
+    varies = leaf_set(entry.get("varies", []), leaves, f"{where}: varies")
+    # By default annotators looked for all that they have a label for, but for what varies from case to case.
+    annotated = frozenset().union(*(sets for sets in labels.values() if len(sets) < len(leaves))) - varies
+    if "annotated" in entry:
+        annotated = leaf_set(entry["annotated"], leaves, f"{where}: annotated")
+    mask_kind = Mask.LABELLED if entry.get("mask") == "labelled" else Mask.FILE if "mask" in entry else Mask.NONE
+    absorbs = get_table(entry, "absorbs", where) if "absorbs" in entry else {}
+    return Source(
+        name=name,
+        description=get_text(entry, "description", where, ""),
+        folder=path.parent / Path(get_text(entry, "folder", where)).expanduser() if "folder" in entry else None,
+        part=get_choice(entry, "part", where, (TRAINING, TEST)),
+        case=case,
+        prefix=get_text(entry, "prefix", where, ""),
+        images={} if listed else {channel: get_patterns(by_channel, channel, where) for channel in channels},
+        label=label,
+        mask=get_patterns(entry, "mask", where) if mask_kind is Mask.FILE else (),
+        mask_kind=mask_kind,
+        exclude=get_texts(entry, "exclude", where) if "exclude" in entry else (),
+        cases=path.parent / get_text(entry, "cases", where) if listed else None,
+        labels=labels,
+        annotated=annotated,
+        varies=varies,
+        absorbs={
+            leaves.index(leaf): leaf_set(inner, leaves, f"{where}: absorbs.{leaf}")
+            for leaf, inner in absorbs.items()
+            if leaf_set(leaf, leaves, f"{where}: absorbs")
+        },
+        overlap=get_choice(entry, "overlap", where, ("error", "last")) == "last",
+        first_volume=get_flag(entry, "first_volume", where),
+        replace_nan=get_flag(entry, "replace_nan", where),
+    )
+
+
+def _read_labels(
+    table: Mapping[str, Any], leaves: tuple[str, ...], per_structure: bool, where: str
+) -> dict[str, LabelSet]:
+    """What every value, or every structure, may be."""
     labels: dict[str, LabelSet] = {}
-    for key, meaning in entry["labels"].items():
+    for key, meaning in table.items():
         labels_where = f"{where}.labels: {key}"
         for value in [key] if per_structure else _values(key, labels_where):
             if value in labels:
@@ -136,40 +180,7 @@ def _read_source(
             labels[value] = frozenset(range(len(leaves))) if every_leaf else leaf_set(meaning, leaves, labels_where)
             if not labels[value]:
                 raise LabelSetError(f"{labels_where}: empty label-set; name the leaves that such a voxel may be")
-    annotated = leaf_set(entry["annotated"], leaves, f"{where}: annotated") if "annotated" in entry else None
-    absorbs = entry.get("absorbs", {})
-    masks = (
-        () if "mask" not in entry else (LABELLED,) if entry["mask"] == LABELLED else get_patterns(entry, "mask", where)
-    )
-    check_regex(entry.get("case", "[^/]+"), where)
-    if entry.get("part", TRAINING) not in (TRAINING, TEST):
-        raise LabelSetError(f"{where}: part: expected '{TRAINING}' or '{TEST}', but got {entry['part']!r}")
-    if entry.get("overlap", "error") not in ("error", "last"):
-        raise LabelSetError(f"{where}: overlap: expected 'error' or 'last', but got {entry['overlap']!r}")
-    return Source(
-        name=name,
-        description=get_text(entry, "description", where, ""),
-        folder=path.parent / Path(get_text(entry, "folder", where)).expanduser() if "folder" in entry else None,
-        part=entry.get("part", TRAINING),
-        case=entry.get("case", "[^/]+"),
-        prefix=get_text(entry, "prefix", where, ""),
-        images={} if listed else {channel: get_patterns(by_channel, channel, where) for channel in channels},
-        label=label,
-        mask=masks,
-        exclude=get_texts(entry, "exclude", where) if "exclude" in entry else (),
-        cases=path.parent / get_text(entry, "cases", where) if listed else None,
-        labels=labels,
-        annotated=annotated,
-        varies=leaf_set(entry.get("varies", []), leaves, f"{where}: varies"),
-        absorbs={
-            leaves.index(leaf): leaf_set(inner, leaves, f"{where}: absorbs.{leaf}")
-            for leaf, inner in absorbs.items()
-            if leaf_set(leaf, leaves, f"{where}: absorbs")
-        },
-        overlap=entry.get("overlap", "error") == "last",
-        first_volume=get_flag(entry, "first_volume", where),
-        replace_nan=get_flag(entry, "replace_nan", where),
-    )
+    return labels
 
 
 def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
@@ -185,7 +196,7 @@ def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
 
 def _values(key: str, where: str) -> Iterator[str]:
     for part in key.replace(",", " ").split():
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         if not match or int(match[2] or match[1]) > HIGHEST_SOURCE_VALUE:
             raise LabelSetError(f"{where}: expected values such as '3', '37 38' or '114-121', up to 65535")
         yield from map(str, range(int(match[1]), int(match[2] or match[1]) + 1))

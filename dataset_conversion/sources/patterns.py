@@ -5,10 +5,32 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from nnunet_labelset.errors import LabelSetError
 
+
+class Kind(Enum):
+    """What a file is in its case."""
+
+    IMAGE = "image"
+    LABEL = "label"
+    MASK = "mask"
+
+
+class Role(NamedTuple):
+    """What a file is in its case: the image of a channel, the label map or that of a structure, the mask."""
+
+    kind: Kind
+    name: str = ""  # of the channel or structure
+
+    def __str__(self) -> str:
+        return self.kind.value + (f" ({self.name})" if self.name else "")
+
+
+LABEL, MASK = Role(Kind.LABEL), Role(Kind.MASK)
 TOKENS = re.compile(r"(\{case\}|\{structure\}|\*\*/|\*)")
 
 
@@ -55,25 +77,25 @@ def list_files(folder: Path, depth: int | None = None) -> list[str]:
 
 
 def find_cases(
-    folder: Path, roles: Mapping[str, Sequence[str]], case: str = "[^/]+", exclude: Iterable[str] = ()
-) -> dict[str, dict[str, list[list[Path]]]]:
+    folder: Path, roles: Mapping[Role, Sequence[str]], case: str = "[^/]+", exclude: Iterable[str] = ()
+) -> dict[str, dict[Role, list[list[Path]]]]:
     """Files by case and role: one list of files for every pattern of the role that found some, preferred ones first.
 
-    A pattern with `{structure}` gives roles `label:liver`, `label:spleen`, ... for the role `label`.
+    A pattern with `{structure}` finds one role for every structure.
     """
     patterns = [pattern for chosen in roles.values() for pattern in chosen]
     depth = None if any("**" in pattern for pattern in patterns) else max(pattern.count("/") for pattern in patterns)
     excluded = [pattern_regex(pattern) for pattern in exclude]
     files = [name for name in list_files(folder, depth) if not any(regex.fullmatch(name) for regex in excluded)]
-    cases: dict[str, dict[str, list[list[Path]]]] = {}
+    cases: dict[str, dict[Role, list[list[Path]]]] = {}
     for role, chosen in roles.items():
         for pattern in chosen:
             regex = pattern_regex(pattern, case)
-            found: dict[tuple[str, str], list[Path]] = {}
+            found: dict[tuple[str, Role], list[Path]] = {}
             for match in filter(None, map(regex.fullmatch, files)):
                 structure = match.groupdict().get("structure")
-                key = f"{role}:{structure}" if structure else role
-                found.setdefault((match["case"], key), []).append(folder / match.string)
-            for (name, key), paths in found.items():
-                cases.setdefault(name, {}).setdefault(key, []).append(paths)
+                key = match["case"], Role(role.kind, structure) if structure else role
+                found.setdefault(key, []).append(folder / match.string)
+            for (name, found_role), paths in found.items():
+                cases.setdefault(name, {}).setdefault(found_role, []).append(paths)
     return dict(sorted(cases.items()))

@@ -21,7 +21,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise LabelSetError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        raise LabelSetError(f"{path}: not readable as TOML: too many brackets inside brackets") from None
+    except (OSError, ValueError) as error:  # not UTF-8, not TOML, a number of thousands of digits
         raise LabelSetError(f"{path}: not readable as TOML: {error}") from None
 
 
@@ -31,11 +33,31 @@ def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
             raise LabelSetError(f"{where}: unknown key '{key}'{did_you_mean(key, sorted(known))}")
 
 
-def check_regex(regex: Any, where: str) -> None:
+def get_table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    value = table.get(key)
+    if not isinstance(value, dict) or not value:
+        raise LabelSetError(f"{where}: {key}: expected a table [{where.rpartition(' ')[2]}.{key}], but got {value!r}")
+    return value
+
+
+def get_choice(table: Mapping[str, Any], key: str, where: str, choices: tuple[str, ...]) -> str:
+    """One of the choices, by default the first."""
+    value = table.get(key, choices[0])
+    if value not in choices:
+        raise LabelSetError(f"{where}: {key}: expected {' or '.join(map(repr, choices))}, but got {value!r}")
+    return value
+
+
+def get_regex(table: Mapping[str, Any], key: str, where: str, default: str) -> str:
+    regex = get_text(table, key, where, default)
     try:
-        re.compile(regex)
-    except (re.error, TypeError) as error:
-        raise LabelSetError(f"{where}: case: not a regular expression: {error}") from None
+        named = re.compile(regex).groupindex
+        re.compile(f"(?P<case>{'' if named else regex})")  # as it will be used
+    except (re.error, RecursionError, OverflowError) as error:
+        raise LabelSetError(f"{where}: {key}: not a regular expression: {error}") from None
+    if named:
+        raise LabelSetError(f"{where}: {key}: named groups such as '{next(iter(named))}' cannot be used here: (?:...)")
+    return regex
 
 
 def get_text(table: Mapping[str, Any], key: str, where: str, default: str | None = None) -> str:

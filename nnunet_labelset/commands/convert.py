@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.dataset import Target, dataset_folder, write_dataset
@@ -44,6 +45,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where annotation varies from case to case, what occurs in a file is annotated in it",
     )
     parser.add_argument(
+        "--fully-annotated",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="in these sources or cases, what is unlabelled inside the mask is background, however much it is",
+    )
+    parser.add_argument(
         "--withhold",
         nargs="+",
         default=[],
@@ -77,21 +85,22 @@ def run(args: argparse.Namespace) -> None:
     withheld = leaf_set(args.withhold, manifest.leaves, "--withhold")
     if 0 in withheld:
         raise LabelSetError("--withhold background: background cannot be withheld")
-    if args.mask_images is not None and args.mask_images < 0:
+    if args.mask_images is not None and not 0 <= args.mask_images < math.inf:
         raise LabelSetError(f"--mask-images {args.mask_images}: expected 0 mm or more")
     options = Options(
-        manifest.leaves,
-        manifest.channels,
-        args.infer_annotated,
-        withheld,
-        tuple(args.withhold_in),
-        args.mask_images,
-        args.link,
-        args.prefix,
+        leaves=manifest.leaves,
+        channels=manifest.channels,
+        infer_annotated=args.infer_annotated,
+        fully_annotated=tuple(args.fully_annotated),
+        withhold=withheld,
+        withhold_in=tuple(args.withhold_in),
+        mask_images=args.mask_images,
+        link=args.link,
+        prefix=args.prefix,
     )
     made = plan(sources, rows, options, {**manifest.sources, **presets().sources})
     target = Target(
         folder, manifest.leaves, manifest.channels, overwrite=args.overwrite, skip_bad_cases=args.skip_bad_cases
     )
     written = write_dataset(target, made.jobs, made.problems, args.np)
-    print(summary(written, folder, made.notes))
+    print(summary(written, folder))

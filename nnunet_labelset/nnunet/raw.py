@@ -45,8 +45,10 @@ def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCa
     listed = dataset_json.get("dataset")
     if listed is None:
         training = _folder_cases(folder, ending, "Tr", TRAINING)
+    elif not isinstance(listed, Mapping):
+        raise LabelSetError(f"Expected 'dataset' in dataset.json to be an object of cases, but got {listed!r}")
     else:
-        training = [_listed_case(folder, str(name), entry) for name, entry in sorted(dict(listed).items())]
+        training = [_listed_case(folder, str(name), entry) for name, entry in sorted(listed.items())]
     return training + _folder_cases(folder, ending, "Ts", TEST)
 
 

@@ -145,8 +145,9 @@ def test_quirks_of_case_folders(tmp_path, capsys):
 
 
 def test_corrected_feta_counts_corpus_callosum_as_white_matter(tmp_path):
-    write_case_folder(tmp_path / "feta", "sub-feta001", slabs(*range(1, 8)))
-    write_case_folder(tmp_path / "feta", "sub-041", slabs(*range(1, 9)))
+    for case, labels in {"sub-feta001": slabs(*range(1, 8)), "sub-041": slabs(*range(1, 9))}.items():
+        folder = write_case_folder(tmp_path / "feta", case, labels)
+        write_volume(folder / "mask.nii.gz", (labels > 0).astype(np.uint8))
     dataset = convert(tmp_path / "raw", f"--source=feta_corrected={tmp_path / 'feta'}", "--infer-annotated")
     contract = contract_of(dataset)
     assert contract.is_fully_annotated("sub-041")
@@ -196,7 +197,7 @@ def test_feta_twice_with_nan(tmp_path, capsys):
         write_volume(tmp_path / "feta" / f"sub-002_rec-mial_dseg{ending}", labels)
     dataset = convert(tmp_path / "raw", f"--source=feta={tmp_path / 'feta'}")
     out = capsys.readouterr().out
-    assert "several files for image, the preferred one taken: sub-002" in out
+    assert "several files, the preferred one taken: image: sub-002" in out
     assert "NaN in the image replaced by 0: sub-002" in out
     assert read_array(dataset / "imagesTr" / "sub-002_0000.nii.gz")[0, 0, 0] == 0
     assert label_sets_of(dataset, "sub-002")[0, 0, 0] == {"background"}
@@ -236,7 +237,7 @@ def test_native_atlases(tmp_path, capsys, preset, image, label, case):
         (stored,) = set(sets[labels == value])
         assert stored > leaves  # four label-sets share the one value that is free, and that is announced
     out = capsys.readouterr().out
-    assert "label-set {white_matter, cortical_gray_matter} stored as the larger {white_matter, " in out
+    assert "label-set stored as a larger one: {white_matter, cortical_gray_matter} as {white_matter, " in out
     assert set(sets[labels == 0]) == {frozenset({"background"})}
 
 
@@ -270,11 +271,16 @@ def test_all_presets_in_one_call(tmp_path):
 
 
 def test_withhold_and_mask_images(tmp_path):
-    labels = slabs(*range(1, 9))
+    labels = np.where(np.arange(SHAPE[2]) < SHAPE[2] - 1, slabs(*range(1, 9)), 0).astype(np.uint8)
+    labels[..., 2:-1][labels[..., 2:-1] == 0] = 1  # all of the mask but for its rim
+    labels[:, :, 1][labels[:, :, 1] == 0] = 1
     for case in ("a", "b"):
-        write_case_folder(tmp_path / "full", case, labels)
+        folder = write_case_folder(tmp_path / "full", case, labels)
+        mask = np.ones(SHAPE, np.uint8)
+        mask[..., -1] = 0
+        write_volume(folder / "mask.nii.gz", mask)
     dataset = convert(
-        tmp_path / "raw", f"--source=case_folders={tmp_path / 'full'}",
+        tmp_path / "raw", f"--source=case_folders={tmp_path / 'full'}", "--fully-annotated", "case_folders",
         "--withhold", "corpus_callosum", "brainstem", "--withhold-in", "a", "--mask-images", "0",
     )  # fmt: skip
     contract = contract_of(dataset)

@@ -1,4 +1,4 @@
-"""What a voxel may be survives: storage of label-sets, interpretation of schemes, remap. No files."""
+"""What a voxel may be survives: storage of label-sets, interpretation of protocols, remap. No files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 
-from nnunet_labelset.dataset_conversion.meaning import BACKGROUND, Scheme, interpret
+from nnunet_labelset.dataset_conversion.meaning import BACKGROUND, Mask, SourceProtocol, interpret
 from nnunet_labelset.dataset_conversion.storage import allocate, count_values, remap
 from nnunet_labelset.dataset_conversion.volumes import dilate
 
@@ -18,15 +18,21 @@ def fs(*leaves: int) -> frozenset[int]:
     return frozenset(leaves)
 
 
+def protocol_of(num_leaves, values, annotated=None, **more) -> SourceProtocol:
+    """By default everything that has a value is annotated."""
+    annotated = frozenset().union(*values.values()) if annotated is None else annotated
+    return SourceProtocol(num_leaves, values, annotated, **more)
+
+
 leaf_sets = st.frozensets(st.integers(0, C - 1), min_size=1)
 
 
 @given(st.sets(leaf_sets, max_size=12), st.one_of(st.none(), leaf_sets))
 def test_every_set_is_stored_as_itself_or_as_an_announced_superset(sets, unannotated):
     storage = allocate(sets, C, unannotated)
-    protocol = storage.protocol()
+    stored_sets = storage.sets()
     for labels in sets:
-        stored = protocol[storage.value_of(labels)]
+        stored = stored_sets[storage.value_of(labels)]
         assert stored == labels if labels not in storage.merged else stored > labels
         if len(labels) == 1:
             assert storage.value_of(labels) == min(labels)
@@ -41,7 +47,7 @@ def test_unannotated_is_ignore_and_a_set_takes_one_of_its_own_leaves():
     storage = allocate([fs(0), fs(2), fs(1, 4), fs(3, 4)], C, unannotated=fs(3, 4))
     assert storage.value_of(fs(3, 4)) == C
     assert storage.value_of(fs(1, 4)) == 1
-    assert storage.protocol() == (fs(0), fs(1, 4), fs(2), fs(3), fs(4), fs(3, 4))
+    assert storage.sets() == (fs(0), fs(1, 4), fs(2), fs(3), fs(4), fs(3, 4))
 
 
 def test_merging_loses_as_little_as_possible():
@@ -52,14 +58,14 @@ def test_merging_loses_as_little_as_possible():
 
 
 @given(st.data())
-def test_scheme_keeps_the_truth(data):
-    """An annotator follows a random scheme on known true leaves; the label-set of each voxel contains its true leaf,
+def test_protocol_keeps_the_truth(data):
+    """An annotator follows a random protocol on known true leaves; the label-set of each voxel contains its true leaf,
     and is exactly what the annotator knew where nothing is withheld or merged.
     """
     foreground = st.frozensets(st.integers(1, C - 1))
     annotated = data.draw(foreground)
     withheld = data.draw(foreground)
-    mask = data.draw(st.sampled_from(["", "file"] + (["labelled"] if len(annotated) == C - 1 else [])))
+    mask = data.draw(st.sampled_from([Mask.NONE, Mask.FILE] + ([Mask.LABELLED] if len(annotated) == C - 1 else [])))
     values = {10 + leaf: fs(leaf) for leaf in range(1, C)}
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     truth = rng.integers(0, C, 200)
@@ -67,68 +73,68 @@ def test_scheme_keeps_the_truth(data):
     if len(annotated) == C - 1:
         inside = inside | (rng.random(200) < 0.2)  # fully annotated: the mask may be too large
     labels = np.where(np.isin(truth, list(annotated)), truth + 10, 0)
-    meaning = interpret(Scheme(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist()))
+    meaning = interpret(protocol_of(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist()))
     storage = meaning.storage(C, set(labels.tolist()))
     table = {value: storage.value_of(labels_set) for value, labels_set in meaning.values.items()}
     table[0] = storage.value_of(meaning.inside)
     target = remap(labels, table, C)
-    if mask == "file":
+    if mask is Mask.FILE:
         target[(labels == 0) & ~inside] = storage.value_of(meaning.outside)
-    protocol = storage.protocol()
+    sets = storage.sets()
     hidden = set(range(1, C)) - annotated | withheld
     for true, label, value, within in zip(truth, labels, target, inside, strict=True):
-        stored = protocol[value]
+        stored = sets[value]
         assert true in stored
         if label and true not in hidden:
             assert stored == {true}
         elif true in hidden:
             assert stored >= hidden  # nothing tells withheld and unannotated leaves apart
             assert len(stored) > 1
-        elif mask == "file" and not within:
+        elif mask is Mask.FILE and not within:
             assert stored == BACKGROUND
-    if mask == "file" and len(annotated) < C - 2:
+    if mask is Mask.FILE and len(annotated) < C - 2:
         assert 0 not in meaning.inside
 
 
 def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
-    meaning = interpret(Scheme(C, {1: fs(1), 2: fs(2), 3: fs(3)}, mask="file"), {0, 1, 2, 3})
+    meaning = interpret(protocol_of(C, {1: fs(1), 2: fs(2), 3: fs(3)}, mask=Mask.FILE), {0, 1, 2, 3})
     assert meaning.inside == {0, 4}
     assert meaning.background_added
 
 
 def test_one_withheld_leaf_is_not_taken_for_certain_and_two_need_no_background():
     values = {leaf: fs(leaf) for leaf in range(1, C)}
-    one = interpret(Scheme(C, values, withheld=fs(2), mask="file"), set(range(C)))
+    one = interpret(protocol_of(C, values, withheld=fs(2), mask=Mask.FILE), set(range(C)))
     assert one.values[2] == one.inside == {0, 2}
-    two = interpret(Scheme(C, values, withheld=fs(2, 3), mask="file"), set(range(C)))
+    two = interpret(protocol_of(C, values, withheld=fs(2, 3), mask=Mask.FILE), set(range(C)))
     assert two.values[2] == two.values[3] == {2, 3}
     assert two.inside == BACKGROUND
 
 
 def test_leaf_inside_a_larger_set_is_accounted_for():
     """FeTA: white matter includes the corpus callosum, so unlabelled voxels are background and nothing else."""
-    meaning = interpret(Scheme(3, {1: fs(1, 2)}, mask="labelled"), {0, 1})
+    meaning = interpret(protocol_of(3, {1: fs(1, 2)}, mask=Mask.LABELLED), {0, 1})
     assert meaning.inside == BACKGROUND
     storage = meaning.storage(3, {0, 1})
     assert not storage.uses_ignore
-    assert storage.protocol()[1] == {1, 2}
+    assert storage.sets()[1] == {1, 2}
 
 
 def test_absorbed_leaf():
-    scheme = Scheme(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1, 2), absorbs={1: fs(3)}, mask="file")
-    meaning = interpret(scheme, {0, 1, 2})
+    protocol = protocol_of(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1, 2), absorbs={1: fs(3)}, mask=Mask.FILE)
+    meaning = interpret(protocol, {0, 1, 2})
     assert meaning.values[1] == {1, 3}
     assert meaning.values[2] == {2}
     assert meaning.inside == BACKGROUND
-    withheld = Scheme(4, scheme.values, withheld=fs(3), absorbs=scheme.absorbs, mask="file")
+    withheld = protocol_of(4, protocol.values, withheld=fs(3), absorbs=protocol.absorbs, mask=Mask.FILE)
     assert interpret(withheld, {0, 1, 2, 3}).values == {1: fs(1, 3), 2: fs(2), 3: fs(1, 3)}
 
 
 def test_inference_and_contradiction():
-    scheme = Scheme(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1), inferred=fs(2), mask="file")
-    assert interpret(scheme, {0, 1, 2}).inside == {0, 3}
-    assert interpret(scheme, {0, 1}).inside == {2, 3}
-    assert interpret(scheme, {0, 1, 3}).contradicted[3] == {3}
+    protocol = protocol_of(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1), varies=fs(2), mask=Mask.FILE)
+    assert interpret(protocol, {0, 1, 2}).inside == {0, 3}
+    assert interpret(protocol, {0, 1}).inside == {2, 3}
+    assert interpret(protocol, {0, 1, 3}).contradicted[3] == {3}
 
 
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=50), st.integers(0, 5))

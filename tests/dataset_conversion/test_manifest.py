@@ -13,11 +13,10 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
 from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, load_manifest, presets
-from nnunet_labelset.dataset_conversion.sources.patterns import find_cases, pattern_regex
+from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, find_cases, pattern_regex
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from tests.helpers.conversion import (
-    SHAPE,
     contract_of,
     label_sets_of,
     random_image,
@@ -86,7 +85,7 @@ def test_abdomen(tmp_path):
 def test_neonates(tmp_path):
     folder = tmp_path / "dhcp" / "sub-CC00050" / "ses-7201" / "anat"
     labels = slabs(*range(1, 10))
-    mask = np.ones(SHAPE, np.uint8)
+    mask = (labels > 0).astype(np.uint8)
     for suffix, array in {
         "T1w": random_image(1), "T2w": random_image(2), "desc-brain_mask": mask, "desc-drawem9_dseg": labels,
     }.items():  # fmt: skip
@@ -224,8 +223,8 @@ def test_find_cases_follows_links_once_and_looks_no_deeper_than_needed(tmp_path)
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "linked").symlink_to(tmp_path / "store" / "a")
     (tmp_path / "root" / "circle").symlink_to(tmp_path / "root")
-    assert list(find_cases(tmp_path / "root", {"image": ["{case}/i.nii.gz"]})) == ["linked"]
-    assert list(find_cases(tmp_path / "root", {"image": ["**/{case}/i.nii.gz"]})) == ["linked"]
+    assert list(find_cases(tmp_path / "root", {LABEL: ["{case}/i.nii.gz"]})) == ["linked"]
+    assert list(find_cases(tmp_path / "root", {LABEL: ["**/{case}/i.nii.gz"]})) == ["linked"]
 
 
 def test_two_copies_of_a_case_are_named(tmp_path, capsys):

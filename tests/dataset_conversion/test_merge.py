@@ -11,20 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.io.files import read_json, write_json
-from tests.helpers.conversion import SHAPE, contract_of, label_sets_of, random_image, read_array, slabs, write_volume
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet.folders import find_dataset
+from tests.helpers.conversion import (
+    SHAPE,
+    contract_of,
+    label_sets_of,
+    random_image,
+    read_array,
+    slabs,
+    write_nnunet,
+    write_volume,
+)
 
 BACKGROUND = "background"
-
-
-def write_nnunet(raw: Path, name: str, labels: dict[str, int], cases: dict[str, np.ndarray], **extra) -> Path:
-    folder = raw / name
-    for number, (case, array) in enumerate(cases.items()):
-        write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", random_image(number))
-        write_volume(folder / "labelsTr" / f"{case}.nii.gz", array)
-    content = {"channel_names": {"0": "CT"}, "labels": labels, "numTraining": len(cases), "file_ending": ".nii.gz"}
-    write_json(folder / "dataset.json", {**content, **extra})
-    return folder
 
 
 @pytest.fixture
@@ -42,8 +43,19 @@ def raw(tmp_path, monkeypatch) -> Path:
 RENAMES = ["--label", "3:cancer=tumour", "--label", "Dataset012_Organs:liver=liver+tumour"]
 
 
-def merge(*arguments: str) -> int:
-    return main(["merge", "-d", "50", "-n", "All", "-np", "1", *arguments])
+def merge(*arguments: str, complete: bool = True) -> int:
+    """Merge data sets; those without a contract are said to be complete."""
+    given = list(arguments[: next((i for i, a in enumerate(arguments) if a.startswith("-")), None)])
+    silent = [name for name in given if complete and not _has_contract(name)]
+    declared = ["--fully-annotated", *silent] if silent else []
+    return main(["merge", "-d", "50", "-n", "All", "-np", "1", *arguments, *declared])
+
+
+def _has_contract(name: str) -> bool:
+    try:
+        return "label_sets" in read_json(find_dataset(name) / "dataset.json")
+    except LabelSetError:
+        return True
 
 
 def test_merge_by_name(raw, capsys):

@@ -1,0 +1,173 @@
+"""Nothing that nobody declared is taken for annotated: what varies, structures by file, masks, merged data sets."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnunet_labelset.cli import main
+from tests.helpers.conversion import (
+    contract_of,
+    label_sets_of,
+    random_image,
+    slabs,
+    write_case_folder,
+    write_nnunet,
+    write_volume,
+)
+
+ORGANS = ("liver", "spleen", "kidney")
+
+
+def convert(out: Path, *arguments: str) -> int:
+    return main(["convert", "-d", "30", "-n", "Mine", "-o", str(out), "-np", "1", *arguments])
+
+
+def write_manifest(folder: Path, extra: str = "", label: str = "{case}/label.nii.gz", labels: str = "") -> str:
+    leaves = ", ".join(f'"{leaf}"' for leaf in ("background", *ORGANS))
+    labels = labels or "\n".join(f'{value} = "{leaf}"' for value, leaf in enumerate(ORGANS, start=1))
+    (folder / "m.toml").write_text(
+        f'leaves = [{leaves}]\n[sources.s]\nfolder = "s"\nimage = "{{case}}/ct.nii.gz"\nlabel = "{label}"\n{extra}\n'
+        f"[sources.s.labels]\n{labels}\n"
+    )
+    return str(folder / "m.toml")
+
+
+def notes(dataset: Path) -> list[tuple[str, ...]]:
+    with (dataset / "conversion_notes.csv").open() as file:
+        return [tuple(row) for row in csv.reader(file)][1:]
+
+
+def test_what_varies_is_not_annotated_by_default(tmp_path):
+    for case, array in {"a": slabs(1, 2, 3), "b": slabs(1, 0, 3)}.items():
+        write_volume(tmp_path / "s" / case / "ct.nii.gz", random_image())
+        write_volume(tmp_path / "s" / case / "label.nii.gz", array)
+    manifest = write_manifest(tmp_path, 'varies = ["spleen"]')
+    assert convert(tmp_path / "raw", "-m", manifest, "--infer-annotated") == 0
+    contract = contract_of(tmp_path / "raw" / "Dataset030_Mine")
+    assert contract.coverage() == {"background": 1, "liver": 2, "spleen": 1, "kidney": 2}
+    assert set(label_sets_of(tmp_path / "raw" / "Dataset030_Mine", "b")[slabs(1, 0, 3) == 0]) == {
+        frozenset({"background", "spleen"})
+    }
+
+
+def test_infer_where_nothing_varies(tmp_path, capsys):
+    write_case_folder(tmp_path / "s", "x", slabs(*range(1, 9)))
+    assert convert(tmp_path / "raw", f"--source=case_folders={tmp_path / 's'}", "--infer-annotated") == 1
+    assert "--infer-annotated: no source has leaves that vary" in capsys.readouterr().err
+
+
+STRUCTURES = 'liver = "liver"\nspleen = "spleen"\nkidney_left = "kidney"\nkidney_right = "kidney"'
+
+
+def write_structures(folder: Path, **voxels: int) -> None:
+    write_volume(folder / "ct.nii.gz", random_image())
+    for number, (structure, value) in enumerate(voxels.items(), start=1):
+        write_volume(folder / f"{structure}.nii.gz", (slabs(*range(1, 5)) == number).astype(np.uint8) * value)
+
+
+def test_a_structure_is_annotated_where_its_file_is(tmp_path, capsys):
+    """Also when the file is empty, and without a flag; half of a leaf is none."""
+    write_structures(tmp_path / "s" / "all", liver=1, spleen=1, kidney_left=1, kidney_right=1)
+    write_structures(tmp_path / "s" / "empty", liver=1, spleen=0, kidney_left=1, kidney_right=1)
+    write_structures(tmp_path / "s" / "few", liver=1)
+    write_structures(tmp_path / "s" / "half", liver=1, spleen=1, kidney_left=1)
+    extra = 'varies = ["spleen", "kidney"]'
+    manifest = write_manifest(tmp_path, extra, "{case}/{structure}.nii.gz", STRUCTURES)
+    assert convert(tmp_path / "raw", "-m", manifest) == 0
+    dataset = tmp_path / "raw" / "Dataset030_Mine"
+    contract = contract_of(dataset)
+    everything = ("background", *ORGANS)
+    assert {case: contract.annotated(case) for case in contract.cases} == {
+        "all": everything, "empty": everything, "few": ("liver",), "half": ("liver", "spleen"),
+    }  # fmt: skip
+    assert set(label_sets_of(dataset, "few")[slabs(1) == 0]) == {frozenset({"background", "spleen", "kidney"})}
+    assert set(label_sets_of(dataset, "half")[slabs(0, 0, 1) == 1]) == {frozenset({"background", "kidney"})}
+    out = capsys.readouterr().out
+    assert "note: declared annotated, but without a voxel: spleen: empty" in out
+    assert "note: only some structures drawn, not annotated: kidney: half" in out
+    assert ("empty", "declared annotated, but without a voxel", "spleen", "") in notes(dataset)
+
+
+def test_a_structure_that_does_not_vary_needs_its_file(tmp_path, capsys):
+    write_structures(tmp_path / "s" / "few", liver=1)
+    manifest = write_manifest(tmp_path, "", "{case}/{structure}.nii.gz", STRUCTURES)
+    assert convert(tmp_path / "raw", "-m", manifest) == 1
+    error = capsys.readouterr().err
+    assert "case 'few': no label file of structure 'spleen': if it was not drawn in every case, name" in error
+
+
+def test_much_of_the_mask_unlabelled_is_not_complete(tmp_path, capsys):
+    """40 % of the voxels inside a mask became certain background, without a word."""
+    labels = slabs(*range(1, 9))
+    folder = write_case_folder(tmp_path / "s", "x", labels)
+    mask = labels > 0
+    mask.reshape(-1)[np.flatnonzero(~mask)[: mask.sum() * 2 // 3]] = True
+    write_volume(folder / "mask.nii.gz", mask.astype(np.uint8))
+    source = f"--source=case_folders={tmp_path / 's'}"
+    assert convert(tmp_path / "raw", source) == 1
+    error = capsys.readouterr().err
+    assert "parcellation.nii.gz: 40% of the mask of case 'x' is unlabelled" in error
+    assert "--annotated FILE.csv" in error
+    assert convert(tmp_path / "raw", source, "--fully-annotated", "y") == 1
+    assert "--fully-annotated y: no such source or case" in capsys.readouterr().err
+    # The two ways out.
+    assert convert(tmp_path / "raw", source, "--fully-annotated", "x") == 0
+    assert "note: unlabelled inside the mask: taken for background: 40.00% in x" in capsys.readouterr().out
+    (tmp_path / "a.csv").write_text("case,annotated\nx,white_matter;ventricles;cerebellum;external_csf\n")
+    write_volume(folder / "parcellation.nii.gz", np.where(labels <= 4, labels, 0).astype(np.uint8))
+    assert convert(tmp_path / "raw", source, "--annotated", str(tmp_path / "a.csv"), "--overwrite") == 0
+
+
+def test_merge_does_not_take_silence_for_complete(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    arrays = {f"c{number}": slabs(1, 2) if number < 3 else slabs(1) for number in range(5)}
+    write_nnunet(tmp_path, "Dataset003_Liver", {"background": 0, "liver": 1, "spleen": 2}, arrays)
+    write_nnunet(tmp_path, "Dataset004_Other", {"background": 0, "liver": 1}, {"o": slabs(1)})
+    arguments = ["merge", "-d", "50", "-n", "All", "-np", "1", "3", "4"]
+    assert main(arguments) == 1
+    assert "nothing says what is annotated in which case of 3, 4" in capsys.readouterr().err
+    assert main([*arguments, "--fully-annotated", "3"]) == 1
+    assert "nothing says what is annotated in which case of 4" in capsys.readouterr().err
+    assert main([*arguments, "--fully-annotated", "3", "5"]) == 1
+    assert "--fully-annotated 5: no such data set among 3, 4" in capsys.readouterr().err
+
+    assert main([*arguments, "--fully-annotated", "3", "4"]) == 0
+    assert "note: declared annotated, but without a voxel: spleen: c3, c4" in capsys.readouterr().out
+    table = tmp_path / "drawn.csv"
+    table.write_text("case,annotated\n" + "".join(f"c{n},{'all' if n < 3 else 'liver'}\n" for n in range(5)))
+    assert main([*arguments, "--fully-annotated", "4", "--annotated", str(table), "--overwrite"]) == 0
+    dataset = tmp_path / "Dataset050_All"
+    assert contract_of(dataset).coverage() == {"background": 3, "liver": 6, "spleen": 3}
+    assert set(label_sets_of(dataset, "c4")[slabs(1) == 0]) == {frozenset({"background", "spleen"})}
+    assert "without a voxel" not in capsys.readouterr().out
+
+    table.write_text("case,annotated\nc0,all\n")
+    assert main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"]) == 1
+    assert "4 case(s) without a protocol" in capsys.readouterr().err
+
+
+def test_merge_looks_at_masks(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    contract = {"version": 1, "protocols": {"p": {}}, "cases": {"c": "p"}}
+    folder = write_nnunet(
+        tmp_path, "Dataset003_Liver", {"background": 0, "liver": 1}, {"c": slabs(1)}, label_sets=contract
+    )
+    write_volume(folder / "masksTr" / "c.nii.gz", np.ones_like(slabs()))
+    arguments = ["merge", "-d", "50", "-n", "All", "-np", "1", "3"]
+    assert main(arguments) == 1
+    assert "of the mask of case 'c' is unlabelled" in capsys.readouterr().err
+    assert main([*arguments, "--fully-annotated", "3"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--fully-annotated", "3"], ["--annotated", "3=x.csv"]])
+def test_merge_does_not_overrule_a_contract(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    block = {"version": 1, "protocols": {"p": {"background": ["background", "liver"]}}, "cases": {"c": "p"}}
+    write_nnunet(tmp_path, "Dataset003_Liver", {"background": 0, "liver": 1}, {"c": slabs(1)}, label_sets=block)
+    assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert "says that 'c' is not" in error or "is declared already" in error

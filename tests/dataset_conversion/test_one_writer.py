@@ -1,0 +1,185 @@
+"""One run at a time, whole files, records that are true, nothing of the user's lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nnunet_labelset.cli import main
+from nnunet_labelset.dataset_conversion import dataset as writer
+from nnunet_labelset.dataset_conversion.lock import locked
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json
+from tests.helpers.conversion import contract_of, read_array, slabs, write_case_folder, write_volume
+
+LABELS = slabs(*range(1, 9))
+HOLD = """
+import sys, time
+from pathlib import Path
+from nnunet_labelset.dataset_conversion.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def convert(out: Path, *arguments: str) -> int:
+    return main(["convert", "-d", "27", "-n", "Fetal", "-o", str(out), "-np", "1", *arguments])
+
+
+@pytest.fixture
+def source(tmp_path) -> str:
+    for number in range(4):
+        write_case_folder(tmp_path / "s", f"c{number}", LABELS, seed=number)
+    return f"--source=atlas={tmp_path / 's'}"
+
+
+def test_a_second_run_says_who_holds_the_target(tmp_path, capsys, source):
+    raw = tmp_path / "raw"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(raw / "Dataset027_Fetal")], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        assert convert(raw, source) == 1
+        error = capsys.readouterr().err
+        assert f"Dataset027_Fetal: process {holder.pid} on " in error
+        assert "is writing it: wait until it ends" in error
+    finally:
+        holder.kill()
+        holder.wait()
+    assert convert(raw, source) == 0  # the lock ends with its process, however it ends
+    assert os.listdir(raw) == ["Dataset027_Fetal"]
+
+
+def test_lock_of_a_run_that_has_just_ended(tmp_path):
+    """Whoever opened the file before its holder removed it must not believe to hold the lock."""
+    folder = tmp_path / "target"
+    for _ in range(3):
+        with locked(folder), pytest.raises(LabelSetError, match="is writing it"), locked(folder):
+            pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_runs_at_once_never_mix(tmp_path, source):
+    """Different options, the same target: what is published is the work of one of them."""
+    raw = tmp_path / "raw"
+    start = "import sys; from nnunet_labelset.cli import main; sys.exit(main(sys.argv[1:]))"
+    base = ["convert", "-d", "27", "-n", "Fetal", "-o", str(raw), "-np", "1", "--overwrite", source]
+    runs = []
+    for extra in ([], ["--withhold", "brainstem", "corpus_callosum"]):
+        runs.append(subprocess.Popen([sys.executable, "-c", start, *base, *extra], stderr=subprocess.PIPE, text=True))
+        time.sleep(0.05)
+    errors = [run.communicate()[1] for run in runs]
+    codes = [run.returncode for run in runs]
+    assert 0 in codes, errors
+    assert all(code == 0 or "is writing it" in error for code, error in zip(codes, errors, strict=True))
+    dataset = raw / "Dataset027_Fetal"
+    withheld = "ignore" in read_json(dataset / "dataset.json")["labels"]
+    for number in range(4):
+        assert (9 in read_array(dataset / "labelsTr" / f"c{number}.nii.gz")) == withheld
+    assert os.listdir(raw) == [dataset.name]
+
+
+def test_records_count_only_with_their_files(tmp_path, monkeypatch, source, capsys):
+    """Publishing fails, another run with fewer cases fails too, the first command is given again."""
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    for arguments in ([source], [source.replace("/s", "/fewer")]):
+        write_case_folder(tmp_path / "fewer", "c0", LABELS)
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "_check_id", lambda folder: None)
+            patch.setattr(writer, "write_json", fail)
+            assert convert(tmp_path / "raw", *arguments) == 1
+        assert "Input/output error" in capsys.readouterr().err
+    assert convert(tmp_path / "raw", source) == 0
+    dataset = tmp_path / "raw" / "Dataset027_Fetal"
+    assert read_json(dataset / "dataset.json")["numTraining"] == 4
+    assert len(os.listdir(dataset / "labelsTr")) == len(os.listdir(dataset / "imagesTr")) == 4
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"fingerprint": 1}', "null", '{"result": 3}', "\0"])
+def test_a_broken_record_is_as_none(tmp_path, monkeypatch, source, content):
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert convert(tmp_path / "raw", source) == 130
+    record = tmp_path / "raw" / ".Dataset027_Fetal.incomplete" / ".records" / "c1.json"
+    json.loads(record.read_text())
+    record.write_text(content)
+    assert convert(tmp_path / "raw", source) == 0
+    assert len(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == 4
+
+
+def test_no_processes_leave_nothing(tmp_path, capsys, source):
+    assert convert(tmp_path / "raw", source, "-np", "0") == 1
+    assert "-np 0: expected 1 or more" in capsys.readouterr().err
+    assert not (tmp_path / "raw").exists()
+
+
+def test_overwrite_through_a_link_keeps_the_link_and_foreign_files(tmp_path, capsys, source):
+    store = tmp_path / "store" / "fetal"
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    store.parent.mkdir()
+    (raw / "Dataset027_Fetal").symlink_to(store)
+    for attempt in range(3):
+        assert convert(raw, source, *["--overwrite"][:attempt]) == 0
+        assert (raw / "Dataset027_Fetal").is_symlink()
+        assert (store / "dataset.json").is_file()
+        assert sorted(os.listdir(store.parent)) == ["fetal"]
+        (store / "thesis.txt").write_text(f"chapter {attempt}")
+        (store / "imagesTr" / "readme.md").write_text("dear")
+        (store / "masksTr").mkdir(exist_ok=True)
+        write_volume(store / "masksTr" / "c0.nii.gz", LABELS)
+    assert (store / "thesis.txt").read_text() == "chapter 2"
+    capsys.readouterr()
+    assert convert(raw, source, "--overwrite") == 0
+    out = capsys.readouterr().out
+    assert "kept from the data set that was replaced: imagesTr/readme.md, masksTr, thesis.txt" in out
+    assert np.array_equal(read_array(store / "masksTr" / "c0.nii.gz"), LABELS)
+    assert len(os.listdir(store / "labelsTr")) == 4
+
+
+def test_a_replacement_that_was_killed_is_finished(tmp_path, source):
+    """Between the two renames the old data set has no name; it gets it back, or its foreign files move over."""
+    raw = tmp_path / "raw"
+    dataset, old = raw / "Dataset027_Fetal", raw / ".Dataset027_Fetal.old"
+    assert convert(raw, source) == 0
+    (dataset / "thesis.txt").write_text("dear")
+    dataset.rename(old)
+    assert convert(raw, source) == 1  # it exists: nothing may be lost without --overwrite
+    assert (dataset / "thesis.txt").is_file()
+    dataset.rename(old)
+    (dataset / "imagesTr").mkdir(parents=True)
+    (dataset / "dataset.json").write_bytes((old / "dataset.json").read_bytes())
+    assert convert(raw, source, "--overwrite") == 0
+    assert (dataset / "thesis.txt").read_text() == "dear"
+    assert os.listdir(raw) == [dataset.name]
+
+
+def test_link_that_leads_back_to_itself(tmp_path, capsys, source):
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "Dataset027_Fetal").symlink_to(tmp_path / "raw" / "Dataset027_Fetal")
+    for extra in ([], ["--overwrite"]):
+        assert convert(tmp_path / "raw", source, *extra) == 1
+        assert "a link that leads back to itself" in capsys.readouterr().err
+
+
+def test_foreign_things_in_the_staging_area(tmp_path, capsys, source):
+    staging = tmp_path / "raw" / ".Dataset027_Fetal.incomplete"
+    (staging / "imagesTr" / "mine").mkdir(parents=True)
+    assert convert(tmp_path / "raw", source) == 1
+    assert "imagesTr/mine: no conversion made this folder: move it away" in capsys.readouterr().err
+    (staging / "imagesTr" / "mine").rmdir()
+    assert convert(tmp_path / "raw", source) == 0
+    staging.write_text("a file")
+    assert convert(tmp_path / "raw", source, "--overwrite") == 1
+    assert "this name is needed for a folder" in capsys.readouterr().err
