@@ -22,7 +22,7 @@ import numpy as np
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.contract.completed import COMPLETED, originals
-from nnunet_labelset.dataset_conversion.values import allocate
+from nnunet_labelset.dataset_conversion.storage import allocate
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
@@ -90,7 +90,7 @@ def complete_values(
             result[(values == value) & (leaf < 0)] = storage.value_of(sets[value])
     enlarged = sum(count for value, count in left.items() if sets[value] in storage.merged)
     still_open = sum(left.values())
-    return result, Completed(storage.protocol(), open_voxels, open_voxels - still_open, enlarged, storage.uses_ignore)
+    return result, Completed(storage.sets(), open_voxels, open_voxels - still_open, enlarged, storage.uses_ignore)
 
 
 def find_completions(
