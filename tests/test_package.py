@@ -28,7 +28,7 @@ def test_the_wheel_has_one_package_and_all_of_it(tmp_path: Path) -> None:
         "losses/confusion.py",
         "commands/convert.py",
         "trainers/leaf_dice.py",
-        "dataset_conversion/convert.py",
+        "dataset_conversion/sources/manifest.py",
         "dataset_conversion/presets/fetal_brain.toml",
     ):
         assert f"nnunet_labelset/{expected}" in names
