@@ -13,5 +13,10 @@ setup(
         "nnunet_labelset": "nnunet_labelset",
         **{f"nnunet_labelset.{name}": name for name in OUTER},
     },
-    package_data={"nnunet_labelset": ["py.typed"], "nnunet_labelset.dataset_conversion.presets": ["*.toml"]},
+    package_data={
+        "nnunet_labelset": ["py.typed"],
+        "nnunet_labelset.dataset_conversion.presets": ["*.toml"],
+        "nnunet_labelset.study.scripts": ["*.sh"],
+        "nnunet_labelset.nnunet": ["scripts/*.py"],
+    },
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 from nnunet_labelset import __version__
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.parallel import exit_when_terminated
 
 # verb -> help. A verb is a module of `commands` with `configure(parser)` and `run(args)`; one is imported, the chosen.
 VERBS = {
@@ -20,7 +20,9 @@ VERBS = {
     "coverage": "show which leaves are annotated in how many cases",
     "splits": "write splits_final.json, stratified by protocol",
     "complete": "a new data set in which a model has filled in what it is sure of",
-    "trainers": "print the folder to put into nnUNet_extTrainer",
+    "train": "nnUNetv2_train with our trainers on its path; same arguments",
+    "predict": "nnUNetv2_predict with our trainers on its path; same arguments",
+    "trainers": "print the folder to put into nnUNet_extTrainer, or list the trainers",
     "export": "zip a trained model so that stock nnU-Net predicts with it",
     "evaluate": "score predictions where the reference is annotated",
     "compare": "compare result sets: table, statistics",
@@ -46,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if verb in arguments[:1]:
             module_of(verb).configure(subparser)
     args = parser.parse_args(arguments)
+    args.typed = shlex.join(["nnunet_labelset", *arguments])
     try:
         module_of(args.verb).run(args)
     except LabelSetError as error:
@@ -61,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Entry point of the installed command."""
+    from nnunet_labelset.io.parallel import exit_when_terminated  # slow to import, and help needs none of it
+
     exit_when_terminated()
     try:
         sys.exit(main())

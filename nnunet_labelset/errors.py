@@ -11,9 +11,9 @@ class LabelSetError(ValueError):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint `"; did you mean 'brainstem'?"` when `word` is close to a known one, else the known ones."""
+    """A hint `"; did you mean 'brainstem'?"` when `word` is close to a known one, else some known ones."""
     known = [str(name) for name in known]
     close = difflib.get_close_matches(word, known, n=1)
     if close:
         return f"; did you mean '{close[0]}'?"
-    return f"; known: {', '.join(known)}" if known else ""
+    return f"; known: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}" if known else ""

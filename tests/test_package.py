@@ -30,6 +30,8 @@ def test_the_wheel_has_one_package_and_all_of_it(tmp_path: Path) -> None:
         "trainers/leaf_dice.py",
         "dataset_conversion/sources/manifest.py",
         "dataset_conversion/presets/fetal_brain.toml",
+        "study/scripts/run.sh",
+        "study/scripts/submit_slurm.sh",
     ):
         assert f"nnunet_labelset/{expected}" in names
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "nnunet_labelset").rglob("*.py")}

@@ -10,11 +10,12 @@ from pathlib import Path
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.folds import SEED, Split, always_trained, k_folds, random_splits, subjects_of
 from nnunet_labelset.datasets.splits import read_subjects
-from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.tables import column_of_cases
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.nnunet.names import REFERENCES, SPLITS
 from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
 
 
@@ -34,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", metavar="FILE", help="table of the cases (.tsv or .csv) that has the column --subject"
     )
+    parser.add_argument("--exclude", nargs="+", default=[], metavar="CASE", help="cases to leave out of every split")
     parser.add_argument("--overwrite", action="store_true", help="replace other splits that are there already")
 
 
@@ -44,7 +46,11 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError("--val-fraction needs --random N: folds of a cross-validation have a fixed size")
     target = nnunet_folder("nnUNet_preprocessed")
     folder, contract, cases = _training_cases(args.d)
-    target = target / folder.resolve().name / "splits_final.json"
+    for case in args.exclude:
+        if case not in cases:
+            raise LabelSetError(f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}")
+    cases = [case for case in cases if case not in args.exclude]
+    target = target / folder.resolve().name / SPLITS
     subject = None
     if args.subject:
         subject = column_of_cases(args.table, args.subject, cases) if args.table else read_subjects(args.subject, cases)
@@ -84,8 +90,8 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
             raise error from None
     dataset_json = read_json(folder / "dataset.json")
     contract = Contract.from_dataset_json(dataset_json)
-    if (folder / "gt_segmentations").is_dir():
-        cases = list(case_files(folder / "gt_segmentations", file_ending(dataset_json)))
+    if (folder / REFERENCES).is_dir():
+        cases = list(case_files(folder / REFERENCES, file_ending(dataset_json)))
     else:
         cases = [case.name for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
     if not cases:

@@ -1,15 +1,21 @@
-"""`nnunet_labelset trainers`: where nnU-Net finds our trainers."""
+"""`nnunet_labelset trainers`: where nnU-Net finds our trainers, and which there are."""
 
 from __future__ import annotations
 
 import argparse
 
-from nnunet_labelset.nnunet.discovery import trainers_folder
+from nnunet_labelset.nnunet.discovery import described_trainers, trainers_folder
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--list", action="store_true", help="the trainers, a line each, instead of their folder")
     parser.epilog = 'usage: export nnUNet_extTrainer="$(nnunet_labelset trainers)"'
 
 
 def run(args: argparse.Namespace) -> None:
-    print(trainers_folder())
+    if not args.list:
+        print(trainers_folder())
+        return
+    lines = dict(described_trainers())
+    for name, words in lines.items():
+        print(f"{name:<{max(map(len, lines))}}  {words.splitlines()[0]}")

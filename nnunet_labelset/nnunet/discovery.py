@@ -1,13 +1,59 @@
-"""`nnunet_labelset trainers`: where nnU-Net finds our trainers."""
+"""Where nnU-Net finds trainers: its own, ours, and those of `nnUNet_extTrainer`."""
 
 from __future__ import annotations
 
+import ast
+import os
+import re
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
+
+from nnunet_labelset.nnunet.names import EXTERNAL_TRAINERS
+
+DEFAULT_TRAINER = "nnUNetTrainerLeafDice"
+
+
+def _folder_of(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
 
 
 def trainers_folder() -> str:
     """The folder of `nnunet_labelset.trainers`, for nnU-Net's variable `nnUNet_extTrainer`."""
-    spec = find_spec("nnunet_labelset.trainers")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return spec.submodule_search_locations[0]
+    return str(_folder_of("nnunet_labelset.trainers"))
+
+
+def external_trainers() -> str:
+    """The value of `nnUNet_extTrainer` with which nnU-Net finds our trainers, and those that the user has set."""
+    given = [path for path in os.environ.get(EXTERNAL_TRAINERS, "").split(os.pathsep) if path]
+    return os.pathsep.join(dict.fromkeys([trainers_folder(), *given]))
+
+
+def known_trainers() -> set[str]:
+    """Names of the classes in all folders of trainers.
+
+    Read as text: importing nnU-Net's trainers takes many seconds, and a typing error should cost less than that.
+    """
+    folders = [_folder_of("nnunetv2") / "training" / "nnUNetTrainer"]
+    folders += [Path(path) for path in external_trainers().split(os.pathsep)]
+    sources = (path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
+    return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+
+
+def described_trainers() -> Iterator[tuple[str, str]]:
+    """Our trainers in the order of their files, each with its own words, or those of the file and its loss."""
+    for path in sorted(Path(trainers_folder()).glob("[!_]*.py")):
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        for node in module.body:
+            if isinstance(node, ast.ClassDef) and node.name.startswith("nnUNetTrainer"):
+                yield node.name, ast.get_docstring(node) or _loss_of(node) or ast.get_docstring(module) or ""
+
+
+def _loss_of(node: ast.ClassDef) -> str:
+    for line in node.body:
+        if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == ["loss_class"]:
+            return ast.unparse(line.value)
+    return ""

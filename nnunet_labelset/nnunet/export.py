@@ -26,19 +26,7 @@ from nnunet_labelset.nnunet.discovery import trainers_folder
 
 CHECKPOINT = "checkpoint_final.pth"
 
-# Run in a process of its own, so that the exported model is found by nnU-Net without us.
-PREDICT = """
-import sys, numpy, torch
-from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
-folder, folds, output = sys.argv[1], sys.argv[2].split(","), sys.argv[3]
-predictor = nnUNetPredictor(device=torch.device("cpu"), allow_tqdm=False, use_mirroring=False)
-predictor.initialize_from_trained_model_folder(folder, folds)
-channels = next(p for p in predictor.network.parameters() if p.ndim > 2).shape[1]
-shape = [max(size, 8) for size in predictor.configuration_manager.patch_size]
-shape = [2, *shape] if len(shape) == 2 else shape
-image = torch.randn(channels, *shape, generator=torch.Generator().manual_seed(0))
-numpy.save(output, predictor.predict_logits_from_preprocessed_data(image).float().numpy())
-"""
+PREDICT = Path(__file__).parent / "scripts" / "predict_logits.py"
 
 
 def export(model: Path, output: Path, folds: list[str] | None = None, overwrite: bool = False) -> None:
@@ -116,7 +104,7 @@ def _predict(folder: Path, folds: list[str], output: Path, with_plugin: bool) ->
     environment = {key: value for key, value in os.environ.items() if key != "nnUNet_extTrainer"}
     if with_plugin:
         environment["nnUNet_extTrainer"] = os.environ.get("nnUNet_extTrainer", trainers_folder())
-    command = [sys.executable, "-c", PREDICT, str(folder), ",".join(folds), str(output)]
+    command = [sys.executable, str(PREDICT), str(folder), ",".join(folds), str(output)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise LabelSetError(f"{folder}: prediction failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")

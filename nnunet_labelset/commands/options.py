@@ -1,0 +1,52 @@
+"""Options that several verbs share, so that they read and mean the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nnunet_labelset.io.parallel import default_processes
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.names import DEFAULT_PLANS
+
+
+def add_dataset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
+
+
+def add_processes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+
+
+def add_model(parser: argparse.ArgumentParser, several: bool = False, trainer: str | None = DEFAULT_TRAINER) -> None:
+    """nnU-Net's `-tr`, `-c` and `-p`: one model, or `several` (lists of trainers and configurations)."""
+    number: dict[str, Any] = {"nargs": "+"} if several else {}
+    default = [trainer] if several and trainer else trainer
+    said = "%(default)s" if trainer else "the four of the paper; with --cv nnUNetTrainerLeafDice"
+    many = "s to compare, the baseline first" if several else ""
+    add = parser.add_argument
+    add("-tr", default=default, metavar="TRAINER", help=f"trainer{many} (default: {said})", **number)
+    configurations = ["3d_fullres"] if several else "3d_fullres"
+    add("-c", default=configurations, metavar="CONFIGURATION", help="default: 3d_fullres", **number)
+    add("-p", default=DEFAULT_PLANS, metavar="PLANS", help="plans (default: %(default)s)")
+
+
+def add_table(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """A table of the cases and columns of it that make groups; the two belong together (`check_table`)."""
+    parser.add_argument("--table", metavar="FILE", help="table of the cases (.tsv or .csv), such as participants.tsv")
+    number: dict[str, Any] = {"nargs": "+", "default": []} if several else {}
+    parser.add_argument("--group-by", metavar="COLUMN", help="group by this column of --table", **number)
+
+
+def add_statistics(parser: argparse.ArgumentParser) -> None:
+    """How result sets are compared."""
+    parser.add_argument("--baseline", metavar="NAME", help="compare against this method (default: the first)")
+    parser.add_argument("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
+    parser.add_argument("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
+
+
+def add_forwarded(parser: argparse.ArgumentParser, command: str) -> None:
+    """Every word after the verb goes to a command of nnU-Net as it is, options and `--help` too."""
+    parser.usage = f"nnunet_labelset {parser.prog.split()[-1]} ARGUMENTS OF {command} ..."
+    parser.prefix_chars = "\0"  # so that no word looks like an option of ours
+    parser.add_argument("arguments", nargs="*", help=f"as {command} takes them")

@@ -1,0 +1,16 @@
+"""`nnunet_labelset predict`: nnU-Net's `nnUNetv2_predict`, with our trainers on its path."""
+
+from __future__ import annotations
+
+import argparse
+
+from nnunet_labelset.commands.options import add_forwarded
+from nnunet_labelset.nnunet.forward import forward
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    add_forwarded(parser, "nnUNetv2_predict")
+
+
+def run(args: argparse.Namespace) -> None:
+    forward("nnUNetv2_predict", args.arguments)

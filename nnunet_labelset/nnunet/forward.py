@@ -1,0 +1,26 @@
+"""Run a command of nnU-Net in this process, with our trainers where it looks for trainers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.discovery import external_trainers
+from nnunet_labelset.nnunet.names import EXTERNAL_TRAINERS
+
+
+def forward(command: str, arguments: Sequence[str]) -> None:
+    """`command` as nnU-Net installs it, such as `nnUNetv2_train`; it takes the arguments as they are."""
+    os.environ[EXTERNAL_TRAINERS] = external_trainers()
+    found = list(entry_points(group="console_scripts", name=command))
+    if not found:
+        raise LabelSetError(f"{command} is not installed: is nnunetv2 in this environment?")
+    sys.argv = [command, *arguments]
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nnU-Net ends its workers with it, and they inherit the handler
+    found[0].load()()
