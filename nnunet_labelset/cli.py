@@ -64,9 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Entry point of the installed command."""
-    from nnunet_labelset.io.parallel import exit_when_terminated  # slow to import, and help needs none of it
+    if sys.argv[1:2] != ["--help"]:  # help starts nothing, and the import takes a third of its time
+        from nnunet_labelset.io.parallel import exit_when_terminated
 
-    exit_when_terminated()
+        exit_when_terminated()
     try:
         sys.exit(main())
     except KeyboardInterrupt:  # while modules are imported

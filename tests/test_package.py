@@ -38,7 +38,8 @@ def test_the_wheel_has_one_package_and_all_of_it(tmp_path: Path) -> None:
     assert modules <= set(names)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+# train and predict show the help of nnU-Net, which is slow to import: see test_commands.py
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("train", "predict")])
 def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit) as stop:
         main([verb, "--help"])

@@ -13,4 +13,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    forward("nnUNetv2_predict", args.arguments)
+    forward("nnUNetv2_predict", "nnunet_labelset predict", args.arguments)

@@ -13,4 +13,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    forward("nnUNetv2_train", args.arguments)
+    forward("nnUNetv2_train", "nnunet_labelset train", args.arguments)

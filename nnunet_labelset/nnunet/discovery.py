@@ -44,12 +44,19 @@ def known_trainers() -> set[str]:
 
 
 def described_trainers() -> Iterator[tuple[str, str]]:
-    """Our trainers in the order of their files, each with its own words, or those of the file and its loss."""
+    """Our trainers in the order of their files, each with its own words, or with those of its loss."""
+    losses = {
+        node.name: (ast.get_docstring(node) or node.name).splitlines()[0]
+        for path in sorted(_folder_of("nnunet_labelset.losses").glob("*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    }
     for path in sorted(Path(trainers_folder()).glob("[!_]*.py")):
-        module = ast.parse(path.read_text(encoding="utf-8"))
-        for node in module.body:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and node.name.startswith("nnUNetTrainer"):
-                yield node.name, ast.get_docstring(node) or _loss_of(node) or ast.get_docstring(module) or ""
+                words = ast.get_docstring(node) or losses.get(_loss_of(node), _loss_of(node)) or path.stem
+                length = node.name.partition("_")[2]
+                yield node.name, re.split(r"[.:]", words, maxsplit=1)[0] + (f" ({length})" if length else "")
 
 
 def _loss_of(node: ast.ClassDef) -> str:

@@ -14,13 +14,16 @@ from nnunet_labelset.nnunet.discovery import external_trainers
 from nnunet_labelset.nnunet.names import EXTERNAL_TRAINERS
 
 
-def forward(command: str, arguments: Sequence[str]) -> None:
-    """`command` as nnU-Net installs it, such as `nnUNetv2_train`; it takes the arguments as they are."""
-    os.environ[EXTERNAL_TRAINERS] = external_trainers()
+def forward(command: str, typed: str, arguments: Sequence[str]) -> None:
+    """A command that nnU-Net installs, such as `nnUNetv2_train`; its help says what was typed."""
     found = list(entry_points(group="console_scripts", name=command))
     if not found:
         raise LabelSetError(f"{command} is not installed: is nnunetv2 in this environment?")
-    sys.argv = [command, *arguments]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nnU-Net ends its workers with it, and they inherit the handler
-    found[0].load()()
+    before, sys.argv = sys.argv, [typed, *arguments]
+    os.environ[EXTERNAL_TRAINERS] = external_trainers()
+    try:
+        found[0].load()()
+    finally:
+        sys.argv = before
