@@ -1,5 +1,6 @@
 """The contract: what a value of a label file means in a given case."""
 
-from nnunet_labelset.contract.model import BLOCK, IGNORE, VERSION, Contract, LabelSet
+from nnunet_labelset.contract.model import Contract
+from nnunet_labelset.contract.parser import BLOCK, IGNORE, VERSION, LabelSet
 
 __all__ = ["BLOCK", "IGNORE", "VERSION", "Contract", "LabelSet"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, VERSION, Contract, LabelSet
+from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.tables import read_table
 from nnunet_labelset.io.text import some
@@ -37,8 +37,7 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
                 hint = did_you_mean(protocol, contract.protocols)
                 raise LabelSetError(f"{table}: case '{case}': unknown protocol '{protocol}'{hint}")
         return replace(contract, cases=cases)
-    empty = {"version": VERSION, "protocols": {}, "cases": {}}  # the labels alone are read from dataset.json
-    labels = Contract.from_dataset_json({**dataset_json, BLOCK: empty})
+    labels = Contract.of_labels(dataset_json)
     protocols, cases = {}, {}
     for row in rows:
         case, listed = row["case"].strip(), {name.strip() for name in row["annotated"].split(SEPARATOR)} - {""}

@@ -6,16 +6,23 @@ Pure Python on purpose: converters and evaluation workers read the contract with
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from nnunet_labelset.contract.parser import (
+    BLOCK,
+    IGNORE,
+    REGIONS_VERSION,
+    VERSION,
+    LabelSet,
+    Parsed,
+    default_sets,
+    parse_contract,
+    parse_labels,
+    uncertain_leaves,
+)
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-
-IGNORE = "ignore"
-BLOCK = "label_sets"
-VERSION = 1
-
-LabelSet = frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -24,12 +31,17 @@ class Contract:
 
     `leaf_names[c]` is the leaf with value `c`. `protocols[name][value]` is the label-set that `value` stands for; there
     is one more value than leaves if the data set declares nnU-Net's `ignore`, whose value is `num_leaves`.
+    `vouched[name]` are leaves that a protocol mentions as themselves (`"cortex": ["cortex"]`) although a larger
+    label-set holds them too. `regions` are the leaves of every region, in the order of nnU-Net's `labels`, or None.
     """
 
     leaf_names: tuple[str, ...]
     protocols: Mapping[str, tuple[LabelSet, ...]]
     cases: Mapping[str, str]
     has_ignore: bool
+    vouched: Mapping[str, LabelSet] = field(default_factory=dict)
+    regions: Mapping[str, LabelSet] | None = None
+    regions_class_order: tuple[int, ...] = ()
 
     @property
     def num_leaves(self) -> int:
@@ -60,21 +72,30 @@ class Contract:
         return self.protocols[self.protocol_of(case)]
 
     def annotated_leaves(self, protocol: str) -> LabelSet:
-        """Leaves that a protocol annotates: some value stands for exactly this leaf, and the leaf is in no larger
-        label-set. A value that may be every leaf says nothing about any of them (nnU-Net's ignore) and does not count.
+        """Leaves that a protocol annotates: where one is, we know it, and where it is not drawn, it is not.
+
+        Some value stands for exactly this leaf, and the leaf is in no larger label-set, unless the protocol vouches for
+        it. A value that may be every leaf says nothing about any of them (nnU-Net's ignore) and does not count.
         """
-        sets = self.protocols[protocol]
-        single = {leaf for labels in sets if len(labels) == 1 for leaf in labels}
-        uncertain = {leaf for labels in sets if 1 < len(labels) < self.num_leaves for leaf in labels}
-        return frozenset(single - uncertain)
+        return self._annotated[protocol]
+
+    @cached_property
+    def _annotated(self) -> dict[str, LabelSet]:
+        annotated = {}
+        for name, sets in self.protocols.items():
+            single = frozenset().union(*(labels for labels in sets if len(labels) == 1))
+            uncertain = uncertain_leaves(sets, self.num_leaves) - self.vouched.get(name, frozenset())
+            annotated[name] = single - uncertain
+        return annotated
 
     def annotated(self, case: str) -> tuple[str, ...]:
         """Names of the leaves that are annotated in this case, in the order of their values."""
         return tuple(self.leaf_names[leaf] for leaf in sorted(self.annotated_leaves(self.protocol_of(case))))
 
     def is_fully_annotated(self, case: str) -> bool:
-        """Every leaf is annotated, except where voxels are ignored altogether."""
-        return self.annotated_leaves(self.protocol_of(case)) == self.full_set
+        """Every leaf is annotated, except where voxels are ignored altogether; nothing is disputed."""
+        protocol = self.protocol_of(case)
+        return self.annotated_leaves(protocol) == self.full_set and protocol not in self.vouched
 
     def coverage(self, cases: Iterable[str] | None = None) -> dict[str, int]:
         """In how many of the cases each leaf is annotated."""
@@ -95,105 +116,62 @@ class Contract:
 
     @classmethod
     def from_dataset_json(cls, dataset_json: Mapping[str, Any]) -> Contract:
-        """Read and check `labels` and `label_sets` of a `dataset.json`."""
-        leaf_names, has_ignore = _read_labels(dataset_json.get("labels"))
-        block = dataset_json.get(BLOCK)
-        if block is None:
-            raise LabelSetError(
-                f"dataset.json has no '{BLOCK}' block, so nothing says what is annotated in which case: "
-                f"add one, or write the data set with 'nnunet_labelset convert' or 'merge'"
-            )
-        if not isinstance(block, Mapping):
-            raise LabelSetError(f"Expected '{BLOCK}' in dataset.json to be an object, but got {type(block).__name__}")
-        if block.get("version") != VERSION or isinstance(block["version"], bool):
-            raise LabelSetError(f"Expected {BLOCK}.version to be {VERSION}, but got {block.get('version')!r}")
-        for key in ("protocols", "cases"):
-            if not isinstance(block.get(key), Mapping):
-                raise LabelSetError(
-                    f"Expected {BLOCK}.{key} in dataset.json to be an object, but got {block.get(key)!r}"
-                )
-        unknown = set(block) - {"version", "protocols", "cases"}
-        if unknown:
-            raise LabelSetError(f"Unknown key(s) in {BLOCK} of dataset.json: {', '.join(sorted(unknown))}")
-        protocols = {
-            str(name): _read_protocol(str(name), protocol, leaf_names, has_ignore)
-            for name, protocol in block["protocols"].items()
-        }
-        cases = {}
-        for case, protocol in block["cases"].items():
-            if not isinstance(protocol, str) or protocol not in protocols:
-                hint = did_you_mean(str(protocol), protocols)
-                raise LabelSetError(f"case '{case}': unknown protocol {protocol!r} in {BLOCK}.cases{hint}")
-            cases[str(case)] = protocol
-        return cls(leaf_names, protocols, cases, has_ignore)
+        """Read and check `labels` and `label_sets` of a `dataset.json`; the first problem is an error."""
+        return cls._of(parse_contract(dataset_json))
+
+    @classmethod
+    def of_labels(cls, dataset_json: Mapping[str, Any]) -> Contract:
+        """The leaves, without protocols and cases: for data sets that have no block yet, or take it from elsewhere."""
+        return cls._of(parse_labels(dataset_json))
+
+    @classmethod
+    def read(cls, dataset_json: Mapping[str, Any]) -> tuple[Contract | None, list[str]]:
+        """What is sound in `dataset.json` (None: not even the labels), and all problems."""
+        parsed = parse_contract(dataset_json)
+        problems, parsed.problems = parsed.problems, []
+        return (cls._of(parsed) if parsed.leaf_names else None), problems
+
+    @classmethod
+    def _of(cls, parsed: Parsed) -> Contract:
+        if parsed.problems:
+            raise LabelSetError(parsed.problems[0])
+        parts = {key: value for key, value in vars(parsed).items() if key != "problems"}
+        return cls(**parts)
 
     def differences(self, other: Contract) -> list[str]:
         """What `other` has changed, in words; empty if nothing."""
-        if self.leaf_names != other.leaf_names or self.has_ignore != other.has_ignore:
+        before, after = self.to_dataset_json(), other.to_dataset_json()
+        if before["labels"] != after["labels"] or self.leaf_names != other.leaf_names:
             return [f"labels {list(self.value_names)} became {list(other.value_names)}"]
-        before, after = self.to_block(), other.to_block()
         return [
-            f"{what} '{name}': {before[key].get(name, 'absent')} became {after[key].get(name, 'absent')}"
+            f"{what} '{name}': {before[BLOCK][key].get(name, 'absent')} became {after[BLOCK][key].get(name, 'absent')}"
             for key, what in (("protocols", "protocol"), ("cases", "case"))
-            for name in sorted({**before[key], **after[key]})
-            if before[key].get(name) != after[key].get(name)
+            for name in sorted({**before[BLOCK][key], **after[BLOCK][key]})
+            if before[BLOCK][key].get(name) != after[BLOCK][key].get(name)
         ]
 
     def to_block(self) -> dict[str, Any]:
-        """The `label_sets` block; values that stand for themselves are left out, as in the contract."""
-        protocols = {}
-        for name, sets in self.protocols.items():
-            default = [*(frozenset([leaf]) for leaf in range(self.num_leaves)), self.full_set]
-            protocols[name] = {
-                value: [self.leaf_names[leaf] for leaf in sorted(labels)]
-                for value, labels, plain in zip(self.value_names, sets, default, strict=False)
-                if labels != plain
+        """The `label_sets` block; what stands for itself is left out, unless the protocol vouches for it."""
+        plain = default_sets(self.num_leaves, self.has_ignore)
+        protocols = {
+            name: {
+                self.value_names[value]: [self.leaf_names[leaf] for leaf in sorted(labels)]
+                for value, labels in enumerate(sets)
+                if labels != plain[value] or value in self.vouched.get(name, ())
             }
-        return {"version": VERSION, "protocols": protocols, "cases": dict(self.cases)}
+            for name, sets in self.protocols.items()
+        }
+        block: dict[str, Any] = {"version": VERSION, "protocols": protocols, "cases": dict(self.cases)}
+        if self.regions is not None:
+            leaves = {name: value for value, name in enumerate(self.leaf_names)}
+            block = {**block, "version": REGIONS_VERSION, "leaves": leaves}
+        return block
 
-
-def _read_labels(labels: Any) -> tuple[tuple[str, ...], bool]:
-    if not isinstance(labels, Mapping) or not labels:
-        raise LabelSetError("dataset.json has no 'labels': expected an object of label name -> value")
-    for name, value in labels.items():
-        if isinstance(value, (list, tuple)):
-            raise LabelSetError(
-                f"label '{name}' is a region {value!r}: label-sets need plain labels, one value for every leaf"
-            )
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise LabelSetError(f"Expected the value of label '{name}' to be an integer, but got {value!r}")
-    by_value = sorted(labels, key=lambda name: labels[name])
-    values = [labels[name] for name in by_value]
-    if values != list(range(len(values))):
-        raise LabelSetError(f"Expected the values of 'labels' to be 0, 1, 2, ... without gaps, but got {values}")
-    if IGNORE in labels and by_value[-1] != IGNORE:
-        raise LabelSetError(f"Expected '{IGNORE}' to have the highest value, but '{by_value[-1]}' has")
-    leaves = tuple(str(name) for name in by_value if name != IGNORE)
-    if len(leaves) < 2:
-        raise LabelSetError(f"Expected at least two leaves (background and one more), but got {len(leaves)}")
-    return leaves, IGNORE in labels
-
-
-def _read_protocol(name: str, protocol: Any, leaf_names: tuple[str, ...], has_ignore: bool) -> tuple[LabelSet, ...]:
-    if not isinstance(protocol, Mapping):
-        raise LabelSetError(f"Expected protocol '{name}' to be an object of value -> leaves, but got {protocol!r}")
-    index = {leaf: i for i, leaf in enumerate(leaf_names)}
-    sets = [frozenset([leaf]) for leaf in range(len(leaf_names))]
-    if has_ignore:
-        sets.append(frozenset(range(len(leaf_names))))
-    for value, leaves in protocol.items():
-        where = f"protocol '{name}', value '{value}'"
-        if value == IGNORE and not has_ignore:
-            raise LabelSetError(f"{where}: 'labels' in dataset.json does not declare '{IGNORE}'")
-        if value != IGNORE and value not in index:
-            raise LabelSetError(f"{where}: no such label{did_you_mean(str(value), leaf_names)}")
-        if not isinstance(leaves, (list, tuple, set, frozenset)):
-            raise LabelSetError(f"{where}: expected a list of leaves, but got {leaves!r}")
-        leaves = list(leaves)
-        for leaf in leaves:
-            if not isinstance(leaf, str) or leaf not in index:  # a nested list is not even hashable
-                raise LabelSetError(f"{where}: unknown leaf {leaf!r}{did_you_mean(str(leaf), leaf_names)}")
-        if not leaves:
-            raise LabelSetError(f"{where}: empty label-set; name the leaves that such a voxel may be")
-        sets[len(leaf_names) if value == IGNORE else index[value]] = frozenset(index[leaf] for leaf in leaves)
-    return tuple(sets)
+    def to_dataset_json(self) -> dict[str, Any]:
+        """All that `dataset.json` says about labels: `labels`, `label_sets` and, with regions, their order."""
+        labels: dict[str, Any] = {name: value for value, name in enumerate(self.value_names)}
+        if self.regions is None:
+            return {"labels": labels, BLOCK: self.to_block()}
+        labels = {self.leaf_names[0]: 0, **{name: sorted(members) for name, members in self.regions.items()}}
+        labels |= {IGNORE: self.num_leaves} if self.has_ignore else {}
+        return {"labels": labels, "regions_class_order": list(self.regions_class_order), BLOCK: self.to_block()}

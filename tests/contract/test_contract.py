@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import re
+from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
@@ -96,7 +98,7 @@ def test_round_trip(written):
     for protocol, values in again["protocols"].items():
         for value, leaves in values.items():  # only what differs from the default is written
             assert sorted(leaves) == sorted(written["protocols"][protocol][value])
-            assert leaves != [value]
+            assert leaves != [value] or any(value in other and len(other) > 1 for other in values.values())
 
 
 NESTED = {"white_matter": [["cortex"]]}
@@ -113,9 +115,11 @@ BAD = {
     "at least two leaves": dataset_json(labels={"background": 0, "ignore": 1}),
     "dataset.json has no 'label_sets' block": {"labels": LABELS},
     "'label_sets' in dataset.json to be an object, but got list": dataset_json(label_sets=[]),
-    "label_sets.version to be 1, but got 2": block(version=2),
-    "label_sets.version to be 1, but got True": block(version=True),
-    "label_sets.version to be 1, but got None": dataset_json(label_sets={"protocols": {}, "cases": {}}),
+    "label_sets.version to be 1, or 2 for regions, but got 3": block(version=3),
+    "label_sets.version to be 1, or 2 for regions, but got True": block(version=True),
+    "label_sets.version to be 1, or 2 for regions, but got None": dataset_json(
+        label_sets={"protocols": {}, "cases": {}}
+    ),
     "label_sets.protocols in dataset.json to be an object, but got None": dataset_json(
         label_sets={"version": 1, "cases": {}}
     ),
@@ -143,6 +147,138 @@ BAD = {
 def test_fails_closed(message):
     with pytest.raises(LabelSetError, match=message):
         Contract.from_dataset_json(BAD[message])
+    assert any(re.search(message, problem) for problem in Contract.read(BAD[message])[1])
+
+
+def test_all_problems_are_found_and_the_rest_is_read():
+    protocols = {"a": {"ignore": [], "cortex": ["cortx"], "white_matter": ["cortex"]}, "b": None, "c": {}}
+    contract, problems = Contract.read(block(protocols=protocols, cases={"x": "a", "y": "b", "z": "d"}, more=1))
+    assert [problem.split(":")[0] for problem in problems] == [
+        "Unknown key(s) in label_sets of dataset.json",
+        "protocol 'a', value 'ignore'",
+        "protocol 'a', value 'cortex'",
+        "Expected protocol 'b' to be an object of value -> leaves, but got None",
+        "case 'y'",
+        "case 'z'",
+    ]
+    assert contract is not None
+    assert contract.cases == {"x": "a"}
+    assert contract.sets_of("x") == ({0}, {3}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
+    assert list(contract.protocols) == ["a", "c"]
+
+
+def test_a_leaf_that_the_protocol_vouches_for_is_annotated_but_for_disputed_voxels():
+    """As in an atlas whose parts are disputed in places: the contract alone cannot tell it from "not drawn"."""
+    disputed = {"ignore": ["white_matter", "cortex"]}
+    protocols = {
+        "not_drawn": disputed,
+        "disputed": {**disputed, "white_matter": ["white_matter"], "cortex": ["cortex"]},
+    }
+    contract = Contract.from_dataset_json(block(protocols=protocols, cases={"a": "not_drawn", "b": "disputed"}))
+    assert contract.annotated("a") == ("background", "ventricles", "brainstem")
+    assert contract.annotated("b") == contract.leaf_names
+    assert contract.coverage()["cortex"] == 1
+    assert contract.sets_of("a") == contract.sets_of("b")
+    assert not contract.is_fully_annotated("b")  # voxels of a larger label-set are no complete annotation
+    assert contract.to_block()["protocols"] == protocols
+    merged = {"white_matter": ["white_matter", "brainstem"]}  # no value of its own: nobody can vouch for white matter
+    contract = Contract.from_dataset_json(block(protocols={"p": merged}, cases={"c": "p"}))
+    assert contract.annotated("c") == ("background", "ventricles", "cortex")
+
+
+def test_thousands_of_protocols_take_moments():
+    """Each case its own protocol: quadratic time would take minutes."""
+    labels = {f"leaf_{i}": i for i in range(117)}
+    protocols = {f"p{i}": {"leaf_0": ["leaf_0", f"leaf_{1 + i % 116}"]} for i in range(2000)}
+    cases = {f"c{i}": f"p{i}" for i in range(2000)}
+    written = {"labels": labels, "label_sets": {"version": 1, "protocols": protocols, "cases": cases}}
+    contract = Contract.from_dataset_json(written)
+    assert sum(contract.coverage().values()) == 2000 * 115
+    assert contract.to_block() == written["label_sets"]
+    wrong = {"version": 1, "protocols": protocols, "cases": {f"c{i}": f"q{i}" for i in range(2000)}}
+    assert len(Contract.read({"labels": labels, "label_sets": wrong})[1]) == 2000
+
+
+LEAVES = {"background": 0, "edema": 1, "necrosis": 2, "enhancing": 3}
+REGIONS = {"background": 0, "whole_tumour": [1, 2, 3], "core": [2, 3], "enhancing": 3, "ignore": 4}
+
+
+def region_json(
+    leaves: object = LEAVES, labels: object = REGIONS, order: object = (1, 2, 3), **changes: object
+) -> dict:
+    protocols = {"full": {}, "outer": {"edema": ["edema", "necrosis", "enhancing"]}}
+    written = {"version": 2, "leaves": leaves, "protocols": protocols, "cases": {"a": "full", "b": "outer"}, **changes}
+    return copy.deepcopy({"labels": labels, "regions_class_order": order, "label_sets": written})
+
+
+class TestRegions:
+    def test_leaves_and_regions(self):
+        contract = Contract.from_dataset_json(region_json())
+        assert contract.leaf_names == tuple(LEAVES)
+        assert contract.regions == {"whole_tumour": {1, 2, 3}, "core": {2, 3}, "enhancing": {3}}
+        assert list(contract.regions) == ["whole_tumour", "core", "enhancing"]  # the order of nnU-Net's outputs
+        assert contract.has_ignore
+        assert contract.sets_of("b") == ({0}, {1, 2, 3}, {2}, {3}, {0, 1, 2, 3})
+        assert contract.annotated("b") == ("background",)
+        assert Contract.from_dataset_json(dataset_json()).regions is None
+
+    def test_round_trip(self):
+        contract = Contract.from_dataset_json(region_json())
+        written = json.loads(json.dumps(contract.to_dataset_json()))
+        assert Contract.from_dataset_json(written) == contract
+        assert written["label_sets"] == region_json()["label_sets"]
+        plain = Contract.from_dataset_json(dataset_json())
+        assert Contract.from_dataset_json(plain.to_dataset_json()) == plain
+        assert "labels" in contract.differences(plain)[0]
+
+    def test_as_nnunet_reads_them(self):
+        """The order of regions and what counts as one are nnU-Net's."""
+        from nnunetv2.utilities.label_handling.label_handling import LabelManager
+
+        manager = LabelManager(REGIONS, [1, 2, 3])
+        ours = Contract.from_dataset_json(region_json()).regions
+        assert ours is not None
+        theirs = [{region} if isinstance(region, int) else set(region) for region in manager.foreground_regions]
+        assert theirs == list(ours.values())
+
+    BAD: ClassVar = {
+        "label 'whole_tumour' is a region .*: say which leaf each value is, in label_sets.leaves": {
+            "labels": REGIONS,
+            "label_sets": BLOCK,
+        },
+        "Expected label_sets.leaves to be an object": region_json(leaves=["background", "edema"]),
+        r"values of label_sets.leaves to be 0, 1, 2, ... without gaps": region_json(
+            leaves={"background": 0, "edema": 2}
+        ),
+        "region 'core' has no leaves": region_json(labels={**REGIONS, "core": []}),
+        r"region 'core': \[7\] is no value of label_sets.leaves": region_json(labels={**REGIONS, "core": [2, 7]}),
+        "leaf 'edema' is in no region": region_json(labels={**REGIONS, "whole_tumour": [2, 3]}),
+        "'enhancing' is the name of a leaf and of another region": region_json(labels={**REGIONS, "enhancing": [2, 3]}),
+        "'regions_class_order' in dataset.json to list 3 values.*but got None": region_json(order=None),
+        "'regions_class_order' in dataset.json to list 3 values": region_json(order=[1, 2]),
+        r"regions_class_order: 1 is no value of region 'core' \(2, 3\)": region_json(order=[1, 1, 3]),
+        "Expected 'ignore' to be 4, one more than the last leaf, but got 5": region_json(
+            labels={**REGIONS, "ignore": 5}
+        ),
+        "no label is a region of several leaves": region_json(
+            labels={"background": 0, "e": 1, "n": 2, "enhancing": [3]}, order=[1, 2, 3]
+        ),
+        "unknown leaf 'core'; 'core' is a region: protocols speak of its leaves .necrosis, enhancing.": region_json(
+            protocols={"p": {"ignore": ["core"]}}, cases={}
+        ),
+        "value 'whole_tumour': no such label; 'whole_tumour' is a region": region_json(
+            protocols={"p": {"whole_tumour": ["edema"]}}, cases={}
+        ),
+    }
+
+    @pytest.mark.parametrize("message", BAD)
+    def test_fails_closed(self, message):
+        with pytest.raises(LabelSetError, match=message):
+            Contract.from_dataset_json(self.BAD[message])
+
+    def test_version_1_has_no_leaves(self):
+        with pytest.raises(LabelSetError, match=r"Unknown key\(s\) in label_sets of dataset.json: leaves"):
+            Contract.from_dataset_json(block(leaves=LEAVES))
 
 
 def test_unlisted_cases():

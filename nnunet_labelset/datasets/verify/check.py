@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, VERSION, Contract
+from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.datasets.verify.annotations import check_annotations
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_case
 from nnunet_labelset.datasets.verify.findings import Findings
@@ -31,7 +31,9 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:
     if not (folder / "dataset.json").is_file():
         return found.errors, found.warnings
     dataset_json = read_json(folder / "dataset.json")
-    contract = _read_contract(dataset_json, found)
+    contract, problems = Contract.read(dataset_json)
+    for problem in problems:
+        found.error("dataset.json", problem)
     try:
         cases = raw_cases(folder, dataset_json)
     except LabelSetError as error:
@@ -55,42 +57,6 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:
         check_annotations(contract, dataset_json, facts, found)
     _check_preprocessed(folder, dataset_json, found)
     return found.errors, found.warnings
-
-
-def _read_contract(dataset_json: Mapping[str, Any], found: Findings) -> Contract | None:
-    """The contract of what is sound in `dataset.json`, so that one mistake does not hide the others."""
-
-    def attempt(protocols: Mapping[str, Any], cases: Mapping[str, Any], **block: Any) -> Contract | None:
-        parts = {"version": VERSION, "protocols": protocols, "cases": cases, **block}
-        try:
-            return Contract.from_dataset_json({"labels": dataset_json.get("labels"), BLOCK: parts})
-        except LabelSetError as error:
-            found.error("dataset.json", str(error))
-            return None
-
-    if attempt({}, {}) is None:
-        return None  # without labels nothing else can be said about values
-    block = dataset_json.get(BLOCK)
-    if not isinstance(block, Mapping):
-        try:
-            Contract.from_dataset_json(dataset_json)
-        except LabelSetError as error:
-            found.error("dataset.json", str(error))
-        return attempt({}, {})
-    rest = {key: value for key, value in block.items() if key not in ("protocols", "cases")}
-    attempt({}, {}, **{"version": None, **rest})
-    protocols, cases = block.get("protocols"), block.get("cases")
-    if not isinstance(protocols, Mapping) or not isinstance(cases, Mapping):
-        attempt(protocols, cases)  # type: ignore[arg-type]
-        return attempt({}, {})
-    sound: dict[str, Any] = {}
-    for name, protocol in protocols.items():
-        values = protocol if isinstance(protocol, Mapping) else {}
-        bad = [value for value, leaves in values.items() if attempt({name: {value: leaves}}, {}) is None]
-        if isinstance(protocol, Mapping) or attempt({name: protocol}, {}) is not None:
-            sound[name] = {value: leaves for value, leaves in values.items() if value not in bad}
-    known = {case: name for case, name in cases.items() if attempt(sound, {case: name}) is not None}
-    return attempt(sound, known)
 
 
 def _check_names(

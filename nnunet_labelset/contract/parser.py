@@ -1,0 +1,222 @@
+"""Reads `labels` and `label_sets` of a `dataset.json`: everything that is sound, and every problem there is.
+
+One mistake does not hide the others: what is wrong is told and left out, the rest is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from nnunet_labelset.errors import did_you_mean
+
+IGNORE = "ignore"
+BLOCK = "label_sets"
+VERSION = 1
+REGIONS_VERSION = 2
+MOST_HINTS = 20  # a search for similar names among thousands takes a while
+
+LabelSet = frozenset[int]
+
+
+@dataclass
+class Parsed:
+    """The parts of a contract, named as in `Contract`; `leaf_names` is empty if `labels` cannot be read."""
+
+    problems: list[str] = field(default_factory=list)
+    leaf_names: tuple[str, ...] = ()
+    has_ignore: bool = False
+    regions: dict[str, LabelSet] | None = None
+    regions_class_order: tuple[int, ...] = ()
+    protocols: dict[str, tuple[LabelSet, ...]] = field(default_factory=dict)
+    vouched: dict[str, LabelSet] = field(default_factory=dict)
+    cases: dict[str, str] = field(default_factory=dict)
+
+    def wrong(self, text: str) -> None:
+        self.problems.append(text)
+
+    def hint(self, word: object, known: Iterable[str]) -> str:
+        return did_you_mean(str(word), known) if len(self.problems) < MOST_HINTS else ""
+
+
+def parse_labels(dataset_json: Mapping[str, Any]) -> Parsed:
+    """Leaves, `ignore` and regions; protocols and cases are not looked at."""
+    parsed = Parsed()
+    labels, block = dataset_json.get("labels"), dataset_json.get(BLOCK)
+    if not isinstance(labels, Mapping) or not labels:
+        parsed.wrong("dataset.json has no 'labels': expected an object of label name -> value")
+        return parsed
+    if isinstance(block, Mapping) and _same(block.get("version"), REGIONS_VERSION):
+        _parse_regions(parsed, labels, block.get("leaves"), dataset_json.get("regions_class_order"))
+        return parsed
+    for name, value in labels.items():
+        if isinstance(value, (list, tuple)):
+            parsed.wrong(
+                f"label '{name}' is a region {value!r}: say which leaf each value is, in {BLOCK}.leaves with "
+                f"{BLOCK}.version {REGIONS_VERSION}"
+            )
+            return parsed
+    _parse_values(parsed, labels, "'labels'")
+    return parsed
+
+
+def _parse_values(parsed: Parsed, values: Mapping[str, Any], where: str) -> None:
+    """Names of 0, 1, 2, ..., the last of which may be `ignore`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            parsed.wrong(f"Expected the value of label '{name}' to be an integer, but got {value!r}")
+            return
+    by_value = sorted(values, key=lambda name: values[name])
+    found = [values[name] for name in by_value]
+    if found != list(range(len(found))):
+        parsed.wrong(f"Expected the values of {where} to be 0, 1, 2, ... without gaps, but got {_short(found)}")
+    elif IGNORE in values and by_value[-1] != IGNORE:
+        parsed.wrong(f"Expected '{IGNORE}' to have the highest value, but '{by_value[-1]}' has")
+    elif len(by_value) - (IGNORE in values) < 2:
+        parsed.wrong(f"Expected at least two leaves (background and one more), but got {len(by_value)}")
+    else:
+        parsed.leaf_names = tuple(str(name) for name in by_value if name != IGNORE)
+        parsed.has_ignore = IGNORE in values
+
+
+def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order: Any) -> None:
+    """`labels` holds background, regions and `ignore`; `leaves` names the values that regions are made of."""
+    if not isinstance(leaves, Mapping) or IGNORE in leaves:
+        parsed.wrong(f"Expected {BLOCK}.leaves to be an object of leaf name -> value without '{IGNORE}', as {{...}}")
+        return
+    named = Parsed()
+    _parse_values(named, leaves, f"{BLOCK}.leaves")
+    if named.problems:
+        parsed.problems += named.problems
+        return
+    names = named.leaf_names
+    regions: dict[str, LabelSet] = {}
+    for name, value in labels.items():
+        members = list(value) if isinstance(value, (list, tuple)) else [value]
+        unknown = [v for v in members if isinstance(v, bool) or not isinstance(v, int) or not 0 <= v < len(names)]
+        if name == IGNORE:
+            if not _same(value, len(names)):
+                parsed.wrong(f"Expected '{IGNORE}' to be {len(names)}, one more than the last leaf, but got {value!r}")
+        elif not members:
+            parsed.wrong(f"region '{name}' has no leaves: list their values, or remove it")
+        elif unknown:
+            parsed.wrong(f"region '{name}': {_short(unknown)} is no value of {BLOCK}.leaves (0..{len(names) - 1})")
+        elif name in names and members != [names.index(name)]:
+            parsed.wrong(f"'{name}' is the name of a leaf and of another region: rename one of them")
+        elif members != [0]:
+            regions[str(name)] = frozenset(members)
+    for leaf in range(1, len(names)):
+        if not parsed.problems and not any(leaf in members for members in regions.values()):
+            parsed.wrong(f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add it to one")
+    if not parsed.problems and all(len(members) == 1 for members in regions.values()):
+        parsed.wrong(f"no label is a region of several leaves: use plain labels and {BLOCK}.version {VERSION}")
+    if not isinstance(order, (list, tuple)) or len(order) != len(regions):
+        parsed.wrong(
+            f"Expected 'regions_class_order' in dataset.json to list {len(regions)} values, one for every region "
+            f"({', '.join(regions)}), but got {order!r}"
+        )
+    else:
+        for value, (name, inside) in zip(order, regions.items(), strict=True):
+            if type(value) is not int or value not in inside:
+                parsed.wrong(f"regions_class_order: {value!r} is no value of region '{name}' ({_short(inside)})")
+    if not parsed.problems:
+        parsed.leaf_names, parsed.has_ignore = names, IGNORE in labels
+        parsed.regions, parsed.regions_class_order = regions, tuple(order)
+
+
+def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
+    """All of the contract; without sound labels nothing else can be said about values."""
+    parsed = parse_labels(dataset_json)
+    if not parsed.leaf_names:
+        return parsed
+    block = dataset_json.get(BLOCK)
+    if block is None:
+        parsed.wrong(
+            f"dataset.json has no '{BLOCK}' block, so nothing says what is annotated in which case: write one with "
+            f"'nnunet_labelset annotate', or the whole data set with 'convert' or 'merge'"
+        )
+        return parsed
+    if not isinstance(block, Mapping):
+        parsed.wrong(f"Expected '{BLOCK}' in dataset.json to be an object, but got {type(block).__name__}")
+        return parsed
+    if not _same(block.get("version"), REGIONS_VERSION) and not _same(block.get("version"), VERSION):
+        parsed.wrong(
+            f"Expected {BLOCK}.version to be {VERSION}, or {REGIONS_VERSION} for regions, "
+            f"but got {block.get('version')!r}"
+        )
+    known = {"version", "protocols", "cases", *(["leaves"] if parsed.regions else [])}
+    if unknown := set(map(str, block)) - known:
+        parsed.wrong(f"Unknown key(s) in {BLOCK} of dataset.json: {', '.join(sorted(unknown))}")
+    for key in ("protocols", "cases"):
+        if not isinstance(block.get(key), Mapping):
+            parsed.wrong(f"Expected {BLOCK}.{key} in dataset.json to be an object, but got {_short(block.get(key))}")
+            return parsed
+    for name, protocol in block["protocols"].items():
+        if isinstance(protocol, Mapping):
+            _parse_protocol(parsed, str(name), protocol)
+        else:
+            parsed.wrong(f"Expected protocol '{name}' to be an object of value -> leaves, but got {protocol!r}")
+    for case, name in block["cases"].items():
+        if isinstance(name, str) and name in parsed.protocols:
+            parsed.cases[str(case)] = name
+        else:
+            hint = parsed.hint(name, parsed.protocols)
+            parsed.wrong(f"case '{case}': unknown protocol {name!r} in {BLOCK}.cases{hint}")
+    return parsed
+
+
+def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> None:
+    index = {leaf: number for number, leaf in enumerate(parsed.leaf_names)}
+    sets = list(default_sets(len(index), parsed.has_ignore))
+    itself = set()
+    for value, leaves in protocol.items():
+        where = f"protocol '{name}', value '{value}'"
+        if value == IGNORE and not parsed.has_ignore:
+            parsed.wrong(f"{where}: 'labels' in dataset.json does not declare '{IGNORE}'")
+        elif value != IGNORE and value not in index:
+            parsed.wrong(f"{where}: no such label{_region_hint(parsed, value) or parsed.hint(value, index)}")
+        elif not isinstance(leaves, (list, tuple, set, frozenset)):
+            parsed.wrong(f"{where}: expected a list of leaves, but got {leaves!r}")
+        elif not leaves:
+            parsed.wrong(f"{where}: empty label-set; name the leaves that such a voxel may be")
+        elif unknown := [leaf for leaf in leaves if not isinstance(leaf, str) or leaf not in index]:
+            hint = _region_hint(parsed, unknown[0]) or parsed.hint(unknown[0], index)
+            parsed.wrong(f"{where}: unknown leaf {unknown[0]!r}{hint}")
+        else:
+            number = len(index) if value == IGNORE else index[value]
+            sets[number] = frozenset(index[leaf] for leaf in leaves)
+            if sets[number] == {number}:
+                itself.add(number)
+    parsed.protocols[name] = tuple(sets)
+    if vouched := itself & uncertain_leaves(sets, len(index)):
+        parsed.vouched[name] = frozenset(vouched)
+
+
+@lru_cache
+def default_sets(num_leaves: int, has_ignore: bool) -> tuple[LabelSet, ...]:
+    """What the values of an empty protocol stand for: every leaf for itself, `ignore` for all of them."""
+    sets = tuple(frozenset([leaf]) for leaf in range(num_leaves))
+    return (*sets, frozenset(range(num_leaves))) if has_ignore else sets
+
+
+def uncertain_leaves(sets: Iterable[LabelSet], num_leaves: int) -> LabelSet:
+    """Leaves of larger label-sets; a value that may be every leaf (nnU-Net's ignore) says nothing about any of them."""
+    return frozenset().union(*(labels for labels in sets if 1 < len(labels) < num_leaves))
+
+
+def _region_hint(parsed: Parsed, name: object) -> str:
+    if not isinstance(name, str) or name not in (parsed.regions or {}):
+        return ""
+    leaves = ", ".join(parsed.leaf_names[leaf] for leaf in sorted((parsed.regions or {})[name]))
+    return f"; '{name}' is a region: protocols speak of its leaves ({leaves})"
+
+
+def _same(value: Any, number: int) -> bool:
+    return type(value) is int and value == number
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(map(str, sorted(value))) if isinstance(value, frozenset) else repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."
