@@ -7,28 +7,19 @@ is known.
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from batchgenerators.utilities.file_and_folder_operations import join
-from nnunetv2.configuration import default_num_processes
-from nnunetv2.evaluation.evaluate_predictions import save_summary_json
 from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
-from torch import distributed as dist
 from torch import nn
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.io.parallel import exit_when_terminated
-from nnunet_labelset.io.text import some
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.nnunet.summary import label_set_summary
+from nnunet_labelset.training.checkpoints import CheckpointMixin
 from nnunet_labelset.training.sampling import (
     BY_LEAF,
     UNIFORM,
@@ -38,18 +29,27 @@ from nnunet_labelset.training.sampling import (
     probabilities,
     shares,
 )
-
-if TYPE_CHECKING:
-    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
-else:
-    Trainer = object
+from nnunet_labelset.training.stopping import stop, stop_at_contract
+from nnunet_labelset.training.validation import ValidationMixin
 
 
-class LabelSetMixin(Trainer):
+class LabelSetMixin(ValidationMixin, CheckpointMixin):
     """Put it before an nnU-Net trainer: `class nnUNetTrainerLeafDice(LabelSetMixin, nnUNetTrainer)`."""
 
     loss_class: ClassVar[type[LabelSetLoss]]
     sampling: ClassVar[str] = BY_LEAF  # the default of `nnunet_labelset_sampling`
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """In the other order nnU-Net's methods win, and plain nnU-Net is trained without a word."""
+        super().__init_subclass__(**options)
+        from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+
+        for ancestor in cls.__mro__[: cls.__mro__.index(LabelSetMixin)]:
+            if issubclass(ancestor, nnUNetTrainer) and not issubclass(ancestor, LabelSetMixin):
+                raise LabelSetError(
+                    f"class {cls.__name__}: {ancestor.__name__} comes before LabelSetMixin and would switch it off: "
+                    f"write class {cls.__name__}(LabelSetMixin, {ancestor.__name__})"
+                )
 
     # nnU-Net reads the names of these parameters by inspection: they must be its own.
     def __init__(
@@ -63,13 +63,16 @@ class LabelSetMixin(Trainer):
         self._resuming = bool(plans.get("continue_training"))
         try:  # before nnU-Net makes a folder or a log file
             self.label_sets = LabelSets.from_dataset_json(dataset_json)
+        except LabelSetError as error:
+            stop_at_contract(error, plans["dataset_name"], dataset_json)
+        try:
             self._sampling = chosen_sampling(self.sampling)
         except LabelSetError as error:
-            _stop(error)
+            stop(error)
         super().__init__(plans, configuration, fold, dataset_json, device)
 
     @property
-    def contract(self) -> Contract:
+    def contract(self) -> Contract:  # type: ignore[override]
         assert self.label_sets.contract is not None
         return self.label_sets.contract
 
@@ -89,7 +92,7 @@ class LabelSetMixin(Trainer):
         try:
             self.contract.require_cases([*training, *validation])
         except LabelSetError as error:
-            _stop(error)
+            stop_at_contract(error, self.plans_manager.dataset_name, self.dataset_json)
         return training, validation
 
     def _check_values(self, cases: list[str]) -> None:
@@ -100,28 +103,10 @@ class LabelSetMixin(Trainer):
         for case in first.values():
             highest = int(np.max(dataset.load_case(case)[1][:]))
             if highest >= known:
-                _stop(
+                stop(
                     f"case '{case}' has the value {highest}, but 'labels' in dataset.json declares 0..{known - 1}: "
                     "declare it ('ignore' takes the highest value), or correct the label maps and preprocess again"
                 )
-
-    def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
-        """Go on only with the contract that the checkpoint was trained with."""
-        checkpoint = torch.load(filename_or_checkpoint, map_location="cpu", weights_only=False, mmap=True)
-        try:
-            before = Contract.from_dataset_json(checkpoint["init_args"]["dataset_json"])
-        except LabelSetError as error:
-            _stop(f"{filename_or_checkpoint} was trained without a contract: {error}")
-        changes = before.differences(self.contract)
-        if changes and (self._resuming or before.leaf_names != self.contract.leaf_names):
-            _stop(
-                "the contract in dataset.json has changed since this training began: "
-                + some(changes)
-                + ". Restore it, or start a new training without --c"
-            )
-        if changes:
-            self.print_to_log_file("WARNING: validating with a changed contract:", some(changes))
-        super().load_checkpoint(filename_or_checkpoint)
 
     def _log_coverage(self, training: list[str], validation: list[str]) -> None:
         counts = self.contract.coverage(training), self.contract.coverage(validation)
@@ -188,7 +173,7 @@ class LabelSetMixin(Trainer):
         try:
             encoded = self.label_sets.encode(target, batch["keys"])
         except LabelSetError as error:
-            _stop(f"{error}: 'nnunet_labelset verify' finds such label maps")
+            stop(f"{error}: 'nnunet_labelset verify' finds such label maps")
         # as small as nnU-Net's own target: it stays in memory for the whole step
         dtype = torch.int16 if len(self.label_sets.membership) <= 2**15 else torch.int32
         small = [scale.to(dtype) for scale in encoded] if isinstance(encoded, list) else encoded.to(dtype)
@@ -196,94 +181,6 @@ class LabelSetMixin(Trainer):
 
     def train_step(self, batch: dict) -> dict:
         return super().train_step(self._encoded(batch))
-
-    # ---------------------------------------------------------------------------------------------- validation
-
-    def validation_step(self, batch: dict) -> dict:
-        """Loss, and counts of what is known: nnU-Net's own step masks the ignore label and has no label-sets."""
-        batch = self._encoded(batch)
-        data, target = batch["data"].to(self.device, non_blocking=True), batch["target"]
-        with torch.autocast("cuda") if self.device.type == "cuda" else nullcontext():
-            output = self.network(data)
-            loss = self.loss(output, target)
-        if self.enable_deep_supervision:
-            output, target = output[0], target[0]
-        sets, leaves = self.label_sets.membership.shape
-        joint = (target[:, 0].long() * leaves + output.argmax(1)).flatten()
-        confusion = torch.bincount(joint, minlength=sets * leaves).reshape(sets, leaves).cpu().numpy()
-        counts = label_set_counts(confusion, self.label_sets.membership.numpy())
-        return {
-            "loss": loss.detach().cpu().numpy(),
-            "tp_hard": counts.tp[1:],  # without background, as nnU-Net
-            "fp_hard": counts.fp[1:],
-            "fn_hard": counts.fn[1:],
-        }
-
-    def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
-        """Pseudo-Dice: NaN for a leaf without an annotated voxel, which is left out of the mean."""
-        counts = np.stack([np.sum([step[key] for step in val_outputs], 0) for key in ("tp_hard", "fp_hard", "fn_hard")])
-        losses = [float(step["loss"]) for step in val_outputs]
-        if self.is_ddp:
-            gathered: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, (counts, losses))
-            counts = np.sum([item[0] for item in gathered], 0)
-            losses = [loss for item in gathered for loss in item[1]]
-        tp, fp, fn = counts.astype(float)
-        annotated = tp + fn > 0
-        scores = np.where(annotated, dice(Counts(tp, fp, fn, np.zeros_like(tp))), np.nan)
-        if annotated.any():
-            mean = float(np.nanmean(scores))
-        else:  # no news: NaN would spoil the moving average, and with it the best checkpoint, for good
-            previous = self.logger.get_value("mean_fg_dice", step=None)
-            mean = previous[-1] if previous else 0.0
-        self.logger.log("mean_fg_dice", mean, self.current_epoch)
-        self.logger.log("dice_per_class_or_region", list(scores), self.current_epoch)
-        self.logger.log("val_losses", float(np.mean(losses)), self.current_epoch)
-
-    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
-        """nnU-Net's validation; its summary.json is then replaced by one that knows what was annotated."""
-        self._in_validation = True
-        super().perform_actual_validation(save_probabilities)
-        self._in_validation = False
-        if self.local_rank != 0:
-            return
-        folder = join(self.output_folder, "validation")
-        Path(folder, "summary.json").unlink()  # nnU-Net's must not be taken for ours, should ours fail
-        summary = label_set_summary(
-            join(self.preprocessed_dataset_folder_base, "gt_segmentations"),
-            folder,
-            self.contract,
-            self.dataset_json["file_ending"],
-            default_num_processes,
-            self.plans_manager.image_reader_writer_class(),
-        )
-        save_summary_json(summary, join(folder, "summary.json"))
-        for label, mean in summary["mean"].items():
-            self.logger.log_summary(f"final_val/class_{label}_dice", mean["Dice"])
-        self.logger.log_summary("final_val/foreground_dice", summary["foreground_mean"]["Dice"])
-        self._log_summary(summary)
-
-    def _log_summary(self, summary: dict) -> None:
-        width = max(map(len, self.label_sets.leaf_names))
-        total = len(summary["metric_per_case"])
-        lines = []
-        for label, mean in summary["mean"].items():
-            scored = sum(not np.isnan(case["metrics"][label]["Dice"]) for case in summary["metric_per_case"])
-            annotated = summary["annotated_cases"][str(label)]
-            leaf = self.label_sets.leaf_names[label]
-            lines.append(
-                f"  {leaf:{width}}  Dice {mean['Dice']:.4f}  annotated in {annotated}, scored in {scored} of {total}"
-            )
-        self.print_to_log_file("Validation where annotated:\n" + "\n".join(lines), add_timestamp=False)
-        self.print_to_log_file("Mean Validation Dice: ", summary["foreground_mean"]["Dice"])
-
-    _in_validation = False
-
-    def print_to_log_file(self, *args: Any, also_print_to_console: bool = True, add_timestamp: bool = True) -> None:
-        """nnU-Net's log, without the mean Dice that takes unannotated for absent: ours follows."""
-        if self._in_validation and args and str(args[0]).startswith("Mean Validation Dice"):
-            return
-        super().print_to_log_file(*args, also_print_to_console=also_print_to_console, add_timestamp=add_timestamp)
 
 
 class FullySupervisedMixin(LabelSetMixin):
@@ -296,15 +193,8 @@ class FullySupervisedMixin(LabelSetMixin):
         complete = [case for case in training if self.contract.is_fully_annotated(case)]
         self.print_to_log_file(f"Fully supervised: {len(complete)} of {len(training)} training cases are complete")
         if not complete:
-            _stop(
+            stop(
                 f"fold {self.fold} has no fully annotated training case: use a label-set loss "
                 "(nnUNetTrainerLeafDice), or other splits ('nnunet_labelset splits')"
             )
         return complete, validation
-
-
-def _stop(reason: object) -> NoReturn:
-    """End the program in one line: a traceback through nnU-Net would hide what is wrong."""
-    if dist.is_initialized() and dist.get_rank() > 0:
-        sys.exit(1)  # once is enough
-    sys.exit(f"nnunet_labelset: error: {reason}")

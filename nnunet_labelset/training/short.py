@@ -25,10 +25,17 @@ def setting(name: str, default: int) -> int:
     return int(os.environ.get(f"nnunet_labelset_{name}", default))
 
 
+def seed_everything(*numbers: int) -> None:
+    """Seed all generators that nnU-Net draws from."""
+    seed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    for seed_one in (random.seed, np.random.seed, torch.manual_seed):
+        seed_one(seed)
+
+
 class ShortMixin(Trainer):
     """Put it before a trainer. Set `nnunet_labelset_epochs`, `_iterations` and `_seed` to change the length.
 
-    With `nnUNet_n_proc_DA=0` a run with the same seed sees the same patches.
+    With `nnUNet_n_proc_DA=0` a run with the same seed sees the same patches, also when it is continued with `--c`.
     """
 
     def __init__(
@@ -44,9 +51,7 @@ class ShortMixin(Trainer):
         self.num_iterations_per_epoch = setting("iterations", 50)
         self.num_val_iterations_per_epoch = max(1, self.num_iterations_per_epoch // 10)
         self.initial_lr = 1e-3
-        seed = setting("seed", 0)
-        for seed_everything in (random.seed, np.random.seed, torch.manual_seed):
-            seed_everything(seed)
+        seed_everything(setting("seed", 0))  # the network too
         # On a CPU nnU-Net takes all cores whatever this says, and trainings side by side would fight for them.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
 
@@ -55,6 +60,11 @@ class ShortMixin(Trainer):
         *rest, mirror_axes = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
         self.inference_allowed_mirroring_axes = mirror_axes[-1:]
         return *rest, self.inference_allowed_mirroring_axes
+
+    def on_epoch_start(self) -> None:
+        """Every epoch and rank has patches of its own: a continued training must not see the first ones again."""
+        super().on_epoch_start()
+        seed_everything(setting("seed", 0), self.current_epoch, self.local_rank)
 
     def configure_optimizers(self) -> tuple[Any, Any]:
         optimizer = torch.optim.AdamW(self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
+import torch
 
 from nnunet_labelset.nnunet.discovery import trainers_folder
 
@@ -156,3 +157,14 @@ class NNUNet:
 
     def model_folder(self, trainer: str, configuration: str = "3d_fullres", plans: str = "nnUNetPlans") -> Path:
         return self.results / NAME / f"{trainer}__{plans}__{configuration}"
+
+
+def dataset_json(nnunet: NNUNet) -> dict[str, Any]:
+    return json.loads((nnunet.preprocessed / NAME / "dataset.json").read_text())
+
+
+def make(nnunet: NNUNet, cls: type, dataset: dict | None = None, fold: Any = 0, configuration: str = "3d_fullres"):
+    """A trainer in this process, as nnUNetv2_train makes it."""
+    plans = json.loads((nnunet.preprocessed / NAME / "nnUNetPlans.json").read_text())
+    plans["continue_training"] = False
+    return cls(plans, configuration, fold, dataset or dataset_json(nnunet), torch.device("cpu"))

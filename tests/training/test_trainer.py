@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from nnunetv2.training.dataloading.data_loader import nnUNetDataLoader
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+from nnunetv2.training.nnUNetTrainer.variants.benchmarking.nnUNetTrainerBenchmark_5epochs import (
+    nnUNetTrainerBenchmark_5epochs,
+)
 from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerDA5 import nnUNetTrainerDA5
 from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import nnUNetTrainerNoMirroring
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import LeafDiceLoss
+from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.trainers import baselines, leaf_dice, marginal, short
 from nnunet_labelset.training.mixin import LabelSetMixin
 from tests.helpers import tiny
+from tests.helpers.tiny import dataset_json, make
 
 TRAINERS = {
     name: cls
@@ -29,16 +34,6 @@ TRAINERS = {
     for name, cls in vars(module).items()
     if inspect.isclass(cls) and issubclass(cls, LabelSetMixin) and name.startswith("nnUNetTrainer")
 }
-
-
-def dataset_json(nnunet: tiny.NNUNet) -> dict[str, Any]:
-    return json.loads((nnunet.preprocessed / tiny.NAME / "dataset.json").read_text())
-
-
-def make(nnunet: tiny.NNUNet, cls: type, dataset: dict | None = None, fold: Any = 0, configuration: str = "3d_fullres"):
-    plans = json.loads((nnunet.preprocessed / tiny.NAME / "nnUNetPlans.json").read_text())
-    plans["continue_training"] = False
-    return cls(plans, configuration, fold, dataset or dataset_json(nnunet), torch.device("cpu"))
 
 
 def all_full(nnunet: tiny.NNUNet) -> dict[str, Any]:
@@ -158,6 +153,17 @@ def test_the_mixin_goes_with_nnunets_variants(in_process: tiny.NNUNet, base: typ
     assert np.isfinite(trainer.train_step(next(trainer.dataloader_train))["loss"])
 
 
+def test_a_base_trainer_may_validate_nothing(in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Benchmark(LabelSetMixin, nnUNetTrainerBenchmark_5epochs):
+        loss_class = LeafDiceLoss
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # it asks for a GPU when it is made
+    trainer = make(in_process, Benchmark)
+    monkeypatch.undo()
+    trainer.perform_actual_validation()
+    assert not (Path(trainer.output_folder) / "validation" / "summary.json").exists()
+
+
 def test_patches_are_centred_on_every_voxel_that_says_something(in_process: tiny.NNUNet) -> None:
     np.random.seed(0)
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], fold="all")
@@ -175,38 +181,6 @@ def test_patches_are_centred_on_every_voxel_that_says_something(in_process: tiny
         share[case] = np.mean(hits), (values == 4).mean()
     assert share["part_0"][0] == pytest.approx(share["part_0"][1], abs=0.03)  # like any other voxel
     assert share["full_0"][0] == 0 < share["full_0"][1]  # may be every leaf: nnU-Net's rule
-
-
-def counts(tp: list[int], fp: list[int], fn: list[int], loss: float = 0.5) -> dict[str, Any]:
-    return {"loss": np.array(loss), "tp_hard": np.array(tp), "fp_hard": np.array(fp), "fn_hard": np.array(fn)}
-
-
-def test_pseudo_dice_leaves_out_what_is_not_annotated(in_process: tiny.NNUNet, tmp_path: Path) -> None:
-    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
-    trainer.initialize()
-    trainer.disable_checkpointing = True
-    best = []
-    epochs = [
-        [counts([0, 0, 0], [9, 9, 9], [0, 0, 0])],  # nothing annotated in the first epoch
-        [counts([4, 0, 0], [2, 9, 0], [0, 0, 0], 0.2), counts([4, 0, 0], [0, 0, 0], [2, 0, 2], 0.4)],
-        [counts([0, 0, 0], [9, 9, 9], [0, 0, 0])],
-    ]
-    for outputs in epochs:
-        trainer.on_epoch_start()
-        trainer.logger.log("lrs", 0.1, trainer.current_epoch)
-        trainer.logger.log("train_losses", 0.1, trainer.current_epoch)
-        trainer.on_validation_epoch_end(outputs)
-        trainer.on_epoch_end()
-        best.append(trainer._best_ema)
-    dice = trainer.logger.get_value("dice_per_class_or_region", step=1)
-    assert dice[0] == pytest.approx(16 / 20)
-    assert np.isnan(dice[1])  # predicted, but annotated nowhere
-    assert dice[2] == 0  # annotated and missed
-    means = trainer.logger.get_value("mean_fg_dice", step=None)
-    assert means == pytest.approx([0, 0.4, 0.4])
-    assert trainer.logger.get_value("val_losses", step=1) == pytest.approx(0.3)
-    assert best == pytest.approx([0, 0.04, 0.076])
-    assert (Path(trainer.output_folder) / "progress.png").is_file()
 
 
 def test_validation_step_counts_what_is_known(in_process: tiny.NNUNet) -> None:
@@ -276,7 +250,7 @@ def unlist(dataset: dict) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (remove_block, "no 'label_sets' block"),
+        (remove_block, r"preprocessed/\w+/dataset.json: .*no 'label_sets' block.*/raw/.* has the block: cp /"),
         (add_region, "'shell' is a region"),
         (misspell, "unknown leaf 'cor'; did you mean 'core'"),
         (undeclare, "does not declare 'ignore'"),
@@ -293,6 +267,32 @@ def test_mistakes_stop_at_once(in_process: tiny.NNUNet, tmp_path: Path, spoil: A
         assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("base", [nnUNetTrainer, nnUNetTrainerDA5, leaf_dice.nnUNetTrainer_5epochs])
+def test_the_wrong_order_is_refused_when_the_class_is_made(base: type) -> None:
+    with pytest.raises(LabelSetError, match=rf"{base.__name__} comes before LabelSetMixin .*: write class Wrong"):
+
+        class Wrong(base, LabelSetMixin):  # type: ignore[misc, valid-type]
+            loss_class = LeafDiceLoss
+
+
+def test_messages_fit_a_cuda_assertion_whatever_the_batch(
+    in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA refuses a message of 255 characters, fired or not; a 2D plan has batches of 14 cases and more."""
+    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
+    cases = {f"a_case_with_a_long_name_{number:03d}": "full" for number in range(40)}
+    dataset = dataset_json(in_process)
+    dataset["label_sets"]["cases"] |= cases
+    trainer.label_sets = LabelSets.from_dataset_json(dataset)
+    trainer.device = torch.device("meta")
+    messages = []
+    monkeypatch.setattr(torch, "_assert_async", lambda condition, message: messages.append(message))
+    target = torch.zeros(len(cases), 1, 8, 8, dtype=torch.int16)
+    trainer._encoded({"target": [target, target[..., :4, :4]], "keys": np.array(list(cases))})
+    assert messages
+    assert max(map(len, messages)) < 255
+
+
 def test_coverage_is_logged_and_a_leaf_that_nobody_annotates(
     in_process: tiny.NNUNet, capsys: pytest.CaptureFixture
 ) -> None:
@@ -302,15 +302,3 @@ def test_coverage_is_logged_and_a_leaf_that_nobody_annotates(
     printed = capsys.readouterr().out
     assert "shell           8 of 8" in printed
     assert "WARNING: no training case annotates 'core'" in printed
-
-
-def test_resuming_with_another_contract_shows_the_difference(in_process: tiny.NNUNet, tmp_path: Path) -> None:
-    first = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
-    first.initialize()
-    checkpoint = tmp_path / "checkpoint.pth"
-    first.save_checkpoint(str(checkpoint))
-    make(in_process, TRAINERS["nnUNetTrainerLeafDice"]).load_checkpoint(str(checkpoint))
-    second = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], all_full(in_process))
-    second._resuming = True
-    with pytest.raises(SystemExit, match="case 'merged_0': merged became full, case 'part_0'"):
-        second.load_checkpoint(str(checkpoint))

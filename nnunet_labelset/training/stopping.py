@@ -1,0 +1,42 @@
+"""How a training that cannot go on ends: one line that says what is wrong, in which file, and how to mend it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from torch import distributed as dist
+
+from nnunet_labelset.contract import BLOCK
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json
+
+
+def stop(reason: object) -> NoReturn:
+    """End the program in one line: a traceback through nnU-Net would hide what is wrong.
+
+    Every process of a distributed training says it: nnU-Net ends the others as soon as one has ended.
+    """
+    rank = f" (rank {dist.get_rank()})" if dist.is_initialized() and dist.get_rank() > 0 else ""
+    sys.exit(f"nnunet_labelset: error{rank}: {reason}")
+
+
+def stop_at_contract(error: LabelSetError, dataset_name: str, dataset_json: Mapping[str, Any]) -> NoReturn:
+    """The same for a mistake in the contract: nnU-Net trains with a copy of dataset.json, where nobody looks."""
+    preprocessed, raw = (
+        Path(os.environ[variable]) / dataset_name / "dataset.json" if os.environ.get(variable) else None
+        for variable in ("nnUNet_preprocessed", "nnUNet_raw")
+    )
+    hint = ""
+    if preprocessed and raw and raw.is_file():
+        try:
+            content = read_json(raw)
+        except LabelSetError:
+            content = {}
+        if BLOCK in content and any(content.get(key) != dataset_json.get(key) for key in ("labels", BLOCK)):
+            what = "is another one" if BLOCK in dataset_json else "has the block"
+            hint = f". The training reads this copy; {raw} {what}: cp {raw} {preprocessed}"
+    stop(f"{preprocessed}: {error}{hint}" if preprocessed else error)

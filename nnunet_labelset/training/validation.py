@@ -1,0 +1,134 @@
+"""Validation that counts what is known: the pseudo-Dice of every epoch and the summary at the end."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from batchgenerators.utilities.file_and_folder_operations import join
+from nnunetv2.configuration import default_num_processes
+from nnunetv2.evaluation.evaluate_predictions import save_summary_json
+from torch import distributed as dist
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
+from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.nnunet.summary import label_set_summary
+
+if TYPE_CHECKING:
+    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
+else:
+    Trainer = object
+
+KEPT = 0.9  # of the counts of earlier epochs, as nnU-Net's own moving average
+
+
+class ValidationMixin(Trainer):
+    """tp, fp and fn by label-set. nnU-Net masks the ignore label and takes unannotated for absent."""
+
+    label_sets: LabelSets
+    contract: Contract
+    training_state: dict[str, Any]
+
+    def _encoded(self, batch: dict) -> dict:
+        raise NotImplementedError
+
+    def validation_step(self, batch: dict) -> dict:
+        """Loss, and counts of what is known."""
+        batch = self._encoded(batch)
+        data, target = batch["data"].to(self.device, non_blocking=True), batch["target"]
+        with torch.autocast("cuda") if self.device.type == "cuda" else nullcontext():
+            output = self.network(data)
+            loss = self.loss(output, target)
+        if self.enable_deep_supervision:
+            output, target = output[0], target[0]
+        counts = self._counts(output, target[:, 0].long())
+        return {
+            "loss": loss.detach().cpu().numpy(),
+            "tp_hard": counts.tp[1:],  # without background, as nnU-Net
+            "fp_hard": counts.fp[1:],
+            "fn_hard": counts.fn[1:],
+        }
+
+    def _counts(self, output: torch.Tensor, target: torch.Tensor) -> Counts:
+        sets, leaves = self.label_sets.membership.shape
+        joint = (target * leaves + output.argmax(1)).flatten()
+        confusion = torch.bincount(joint, minlength=sets * leaves).reshape(sets, leaves).cpu().numpy()
+        return label_set_counts(confusion, self.label_sets.membership.numpy())
+
+    def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
+        """Pseudo-Dice: by leaf over the recent epochs, since an epoch rarely shows every leaf as annotated.
+
+        A leaf without any count has no score (NaN) and is left out of the mean. When one gets its first score the mean
+        is over other leaves than before, so that the best checkpoint is looked for anew.
+        """
+        counts = np.stack([np.sum([step[key] for step in val_outputs], 0) for key in ("tp_hard", "fp_hard", "fn_hard")])
+        losses = [float(step["loss"]) for step in val_outputs]
+        if self.is_ddp:
+            gathered: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, (counts, losses))
+            counts = np.sum([item[0] for item in gathered], 0)
+            losses = [loss for item in gathered for loss in item[1]]
+        before = np.asarray(self.training_state.get("pseudo_dice_counts", np.zeros(counts.shape)))
+        recent = KEPT * before + counts
+        self.training_state["pseudo_dice_counts"] = recent
+        tp, fp, fn = recent
+        scores = dice(Counts(tp, fp, fn, np.zeros_like(tp)))
+        mean = float(np.nanmean(scores)) if not np.isnan(scores).all() else 0.0
+        self.logger.log("mean_fg_dice", mean, self.current_epoch)
+        if np.any((before.sum(0) == 0) & (recent.sum(0) > 0)):
+            self.logger.log("ema_fg_dice", mean, self.current_epoch)
+            self._best_ema = None
+        self.logger.log("dice_per_class_or_region", list(scores), self.current_epoch)
+        self.logger.log("val_losses", float(np.mean(losses)), self.current_epoch)
+
+    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
+        """nnU-Net's validation; its summary.json is then replaced by one that knows what was annotated."""
+        folder = join(self.output_folder, "validation")
+        path = Path(folder, "summary.json")
+        if self.local_rank == 0:
+            path.unlink(missing_ok=True)  # what is there afterwards is nnU-Net's
+        self._in_validation = True
+        super().perform_actual_validation(save_probabilities)
+        self._in_validation = False
+        if self.local_rank != 0 or not path.is_file():  # some of nnU-Net's trainers validate nothing
+            return
+        path.unlink()  # nnU-Net's must not be taken for ours, should ours fail
+        summary = label_set_summary(
+            join(self.preprocessed_dataset_folder_base, "gt_segmentations"),
+            folder,
+            self.contract,
+            self.dataset_json["file_ending"],
+            default_num_processes,
+            self.plans_manager.image_reader_writer_class(),
+        )
+        save_summary_json(summary, str(path))
+        for label, mean in summary["mean"].items():
+            self.logger.log_summary(f"final_val/class_{label}_dice", mean["Dice"])
+        self.logger.log_summary("final_val/foreground_dice", summary["foreground_mean"]["Dice"])
+        self._log_summary(summary)
+
+    def _log_summary(self, summary: dict) -> None:
+        width = max(map(len, self.label_sets.leaf_names))
+        total = len(summary["metric_per_case"])
+        lines = []
+        for label, mean in summary["mean"].items():
+            scored = sum(not np.isnan(case["metrics"][label]["Dice"]) for case in summary["metric_per_case"])
+            annotated = summary["annotated_cases"][str(label)]
+            leaf = self.label_sets.leaf_names[label]
+            lines.append(
+                f"  {leaf:{width}}  Dice {mean['Dice']:.4f}  annotated in {annotated}, scored in {scored} of {total}"
+            )
+        self.print_to_log_file("Validation where annotated:\n" + "\n".join(lines), add_timestamp=False)
+        self.print_to_log_file("Mean Validation Dice: ", summary["foreground_mean"]["Dice"])
+
+    _in_validation = False
+
+    def print_to_log_file(self, *args: Any, also_print_to_console: bool = True, add_timestamp: bool = True) -> None:
+        """nnU-Net's log, without the mean Dice that takes unannotated for absent: ours follows."""
+        if self._in_validation and args and str(args[0]).startswith("Mean Validation Dice"):
+            return
+        super().print_to_log_file(*args, also_print_to_console=also_print_to_console, add_timestamp=add_timestamp)

@@ -1,0 +1,93 @@
+"""The score of an epoch: by leaf over the recent epochs, steady whatever an epoch happens to show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice
+from tests.helpers import tiny
+
+
+def counts(tp: list[int], fp: list[int], fn: list[int], loss: float = 0.5) -> dict[str, Any]:
+    return {"loss": np.array(loss), "tp_hard": np.array(tp), "fp_hard": np.array(fp), "fn_hard": np.array(fn)}
+
+
+def started(nnunet: tiny.NNUNet) -> Any:
+    trainer = tiny.make(nnunet, nnUNetTrainerLeafDice)
+    trainer.initialize()
+    trainer.logger.plot_progress_png = lambda folder: None  # slow
+    return trainer
+
+
+def epoch(trainer: Any, *outputs: dict[str, Any]) -> tuple[list[float], float]:
+    """One epoch that validates to these outputs; returns the scores and their mean."""
+    trainer.on_epoch_start()
+    trainer.logger.log("lrs", 0.1, trainer.current_epoch)
+    trainer.logger.log("train_losses", 0.1, trainer.current_epoch)
+    trainer.on_validation_epoch_end(list(outputs))
+    trainer.on_epoch_end()
+    return tuple(trainer.logger.get_value(key, step=-1) for key in ("dice_per_class_or_region", "mean_fg_dice"))
+
+
+def test_a_hallucination_is_scored(in_process: tiny.NNUNet) -> None:
+    """Two perfect leaves, and one that is annotated nowhere but predicted where it cannot be."""
+    scores, mean = epoch(started(in_process), counts([9, 9, 0], [0, 0, 5000], [0, 0, 0]))
+    assert scores == [1, 1, 0]
+    assert mean == pytest.approx(2 / 3)
+
+
+def test_no_count_is_no_score(in_process: tiny.NNUNet) -> None:
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
+    trainer.initialize()
+    outputs = counts([4, 0, 0], [2, 0, 0], [0, 0, 0], 0.2), counts([4, 0, 0], [0, 0, 0], [2, 0, 2], 0.4)
+    scores, mean = epoch(trainer, *outputs)
+    assert scores[0] == pytest.approx(16 / 20)
+    assert np.isnan(scores[1])
+    assert scores[2] == 0  # annotated and missed
+    assert mean == pytest.approx(0.4)
+    assert trainer.logger.get_value("val_losses", step=0) == pytest.approx(0.3)
+    assert (Path(trainer.output_folder) / "progress.png").is_file()
+
+
+def test_the_mean_does_not_jump_because_other_leaves_were_seen(in_process: tiny.NNUNet) -> None:
+    trainer = started(in_process)
+    easy, hard = counts([90, 0, 0], [10, 0, 0], [10, 0, 0]), counts([0, 30, 0], [0, 70, 0], [0, 70, 0])
+    epoch(trainer, easy, hard)
+    means = [epoch(trainer, outputs)[1] for outputs in (easy, hard, easy, easy, easy, hard)]
+    assert means == pytest.approx([0.6] * 6)  # 0.9 and 0.3, whichever was seen
+    _, mean = epoch(trainer, counts([0, 0, 0], [1, 1, 0], [0, 0, 0]))  # one wrong voxel is one wrong voxel
+    assert mean == pytest.approx(0.6, abs=0.01)
+    for _ in range(30):
+        _, mean = epoch(trainer, counts([0, 0, 0], [100, 100, 0], [0, 0, 0]))
+    assert mean < 0.1
+
+
+def test_a_first_epoch_cannot_keep_the_best_checkpoint(in_process: tiny.NNUNet) -> None:
+    """The first epochs show nothing, then the easy leaf alone; the mean over more leaves is lower, and comes later."""
+    trainer = started(in_process)
+    trainer.disable_checkpointing = True
+    epoch(trainer, counts([0, 0, 0], [0, 0, 0], [0, 0, 0]))
+    epoch(trainer, counts([99, 0, 0], [0, 0, 0], [1, 0, 0]))
+    assert trainer._best_ema == pytest.approx(198 / 199)
+    epoch(trainer, counts([0, 10, 0], [0, 80, 0], [0, 10, 0]))
+    first = trainer._best_ema
+    assert first == pytest.approx((198 / 199 + 20 / 110) / 2)
+    epoch(trainer, counts([99, 90, 0], [0, 10, 0], [1, 10, 0]))
+    assert trainer._best_ema > first
+    assert np.isfinite(trainer.logger.get_value("ema_fg_dice", step=None)).all()
+
+
+def test_the_score_goes_on_where_the_training_was_stopped(in_process: tiny.NNUNet, tmp_path: Path) -> None:
+    first, outputs = started(in_process), counts([5, 0, 3], [1, 2, 0], [4, 0, 9])
+    epoch(first, counts([1, 1, 1], [8, 8, 8], [8, 8, 8]))
+    first.current_epoch -= 1
+    first.save_checkpoint(str(tmp_path / "checkpoint.pth"))
+    first.current_epoch += 1
+    second = started(in_process)
+    second.load_checkpoint(str(tmp_path / "checkpoint.pth"))
+    assert epoch(second, outputs) == epoch(first, outputs)
+    assert second._best_ema == first._best_ema
