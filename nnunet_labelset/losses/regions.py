@@ -1,0 +1,130 @@
+"""The loss for regions: a region is a union of leaves that the network predicts with a sigmoid of its own.
+
+A voxel with label-set g is *in* region r if g lies inside r, *out* if they have no leaf in common, and *either*
+otherwise. Each region is then a problem of two leaves in which "either" says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.losses.dice import DiceTerms
+from nnunet_labelset.losses.label_sets import as_integers, require
+from nnunet_labelset.losses.modules import LabelSetLoss, SoftTargetDiceLoss, _sum_over_ranks
+
+EPSILON = 1e-5
+
+
+class Sides(NamedTuple):
+    """Bool `(K, R)` each: the label-sets that are in a region, and those that are in or out."""
+
+    inside: Tensor
+    known: Tensor
+
+
+def sides(membership: Tensor, regions: Tensor) -> Sides:
+    """In, out or either, for every label-set `(K, C)` and region `(R, C)`, both bool."""
+    member, region = membership.long(), regions.long()
+    inside = member @ (1 - region).T == 0
+    return Sides(inside, inside | (member @ region.T == 0))
+
+
+class RegionLoss(nn.Module):
+    """Dice and binary cross entropy per region over the voxels that are in or out; logits `(B, R, *S)`, target set
+    indices `(B, 1, *S)`.
+
+    `1 - mean over r of 2 sum_i [in] p_ir / (sum_i [in] + sum_i [in or out] p_ir + epsilon)`, plus the mean of
+    `-log p` or `-log (1 - p)` over all pairs of region and voxel that are in or out. On complete annotations it is
+    nnU-Net's loss for regions but for its smoothing (and the constant 1).
+    """
+
+    def __init__(
+        self,
+        membership: Tensor,
+        regions: Tensor,
+        *,
+        dice: bool = True,
+        gamma: float | None = 0.0,
+        batch_dice: bool = False,
+        ddp: bool = False,
+        sum_entropy: bool = False,
+        weight_dice: float = 1.0,
+        weight_ce: float = 1.0,
+    ) -> None:
+        """
+        membership: the label-sets, bool `(K, C)`.
+        regions: the leaves of every region, bool `(R, C)`.
+        dice: False for the cross entropy alone.
+        gamma: of the focal loss; 0 is cross entropy, None is none.
+        sum_entropy: R times the cross entropy, as nnU-Net's loss has it in data sets with an ignore label.
+        """
+        super().__init__()
+        if not dice and gamma is None:
+            raise LabelSetError("Expected `dice`, `gamma` or both: nothing is left of the loss")
+        self.sides = sides(membership, regions)
+        self.dice, self.gamma = dice, gamma
+        self.batch_dice, self.ddp = batch_dice, ddp
+        self.weight_dice, self.weight_ce = weight_dice, weight_ce * (len(regions) if sum_entropy else 1)
+
+    @classmethod
+    def like(cls, loss: LabelSetLoss, regions: Tensor, sum_entropy: bool) -> RegionLoss:
+        """The terms and weights of a loss for leaves; with in, out and either, Leaf-Dice and marginal Dice are one."""
+        if isinstance(loss, SoftTargetDiceLoss):
+            raise LabelSetError("soft-target Dice is not defined for regions: train with nnUNetTrainerLeafDice")
+        return cls(
+            loss.membership,
+            regions,
+            dice=loss.dice is not None,
+            gamma=loss.gamma,
+            batch_dice=loss.batch_dice,
+            ddp=loss.ddp,
+            sum_entropy=sum_entropy,
+            weight_dice=loss.weight_dice,
+            weight_ce=loss.weight_ce,
+        )
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        if self.sides.known.device != logits.device:  # nnU-Net does not move a loss
+            self.sides = Sides(*(side.to(logits.device) for side in self.sides))
+        count, regions = self.sides.known.shape
+        if logits.ndim < 3 or logits.shape[1] != regions or target.shape != (len(logits), 1, *logits.shape[2:]):
+            raise LabelSetError(
+                f"Expected `logits` of shape (B, {regions}, *S), one channel per region, and `target` (B, 1, *S), "
+                f"but got {tuple(logits.shape)} and {tuple(target.shape)}"
+            )
+        indices = as_integers(target, "target").long()[:, 0]
+        if indices.numel():
+            low, high = indices.aminmax()
+            require((low >= 0) & (high < count), f"`target` has set indices outside 0..{count - 1}")
+        inside, known = (side[indices].movedim(-1, 1) for side in self.sides)  # (B, R, *S)
+        logits = logits if logits.dtype == torch.float64 else logits.float()  # half overflows in sums over voxels
+        loss = logits.new_zeros(())
+        if self.dice:
+            loss = loss + self.weight_dice * self._dice_loss(logits.sigmoid(), inside, known)
+        if self.gamma is not None:
+            loss = loss + self.weight_ce * self._entropy(logits, inside, known)
+        return loss
+
+    def _dice_loss(self, p: Tensor, inside: Tensor, known: Tensor) -> Tensor:
+        axes = tuple(range(2, p.ndim))
+        terms = DiceTerms((p * inside).sum(axes), inside.sum(axes, dtype=p.dtype), (p * known).sum(axes))  # (B, R)
+        if self.batch_dice:
+            terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
+            terms = _sum_over_ranks(terms) if self.ddp else terms
+        return 1 - (2 * terms.intersection / (terms.reference + terms.prediction + EPSILON)).mean()
+
+    def _entropy(self, logits: Tensor, inside: Tensor, known: Tensor) -> Tensor:
+        entropy = F.binary_cross_entropy_with_logits(logits, inside.to(logits.dtype), reduction="none")
+        if self.gamma:
+            entropy = (-torch.expm1(-entropy)).clamp_min(1e-12) ** self.gamma * entropy  # 1 - p of what is annotated
+        return (entropy * known).sum() / known.sum().clamp_min(1)
+
+    def extra_repr(self) -> str:
+        names = ("dice", "gamma", "batch_dice", "ddp", "weight_dice", "weight_ce")
+        options = [f"{name}={getattr(self, name)}" for name in names]
+        return ", ".join([f"regions={self.sides.known.shape[1]}, label_sets={len(self.sides.known)}", *options])
