@@ -14,7 +14,8 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.training.sampling import AllCentres, Centres, SampledDataset, probabilities, repeated
 from tests.helpers import tiny
-from tests.training.test_trainer import TRAINERS, all_full, dataset_json, make
+from tests.helpers.tiny import dataset_json, make
+from tests.training.test_trainer import TRAINERS, all_full
 
 BASELINES = {
     f"nnUNetTrainer{name}{end}" for name in ("SoftTargetDice", "FullySupervisedDice") for end in ("", "_short")
