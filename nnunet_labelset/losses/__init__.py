@@ -1,8 +1,8 @@
 """Label-set loss functions (Fidon et al., MICCAI 2021, arXiv:2107.03846)."""
 
-from nnunet_labelset.losses.confusion import SoftConfusion, soft_confusion
+from nnunet_labelset.losses import functional
 from nnunet_labelset.losses.conversion import AxiomCheck, check_axiom, marginalize, soft_target, to_label_set_loss
-from nnunet_labelset.losses.dice import leaf_dice, marginal_dice, mean_dice, soft_target_dice
+from nnunet_labelset.losses.dice import DiceTables, DiceTerms, leaf_dice, marginal_dice, mean_dice, soft_target_dice
 from nnunet_labelset.losses.modules import (
     LabelSetLoss,
     LeafDiceCELoss,
@@ -19,6 +19,8 @@ from nnunet_labelset.losses.modules import (
 
 __all__ = [
     "AxiomCheck",
+    "DiceTables",
+    "DiceTerms",
     "LabelSetLoss",
     "LeafDiceCELoss",
     "LeafDiceFocalLoss",
@@ -29,14 +31,13 @@ __all__ = [
     "MarginalDiceLoss",
     "MarginalFocalLoss",
     "MeanDiceLoss",
-    "SoftConfusion",
     "SoftTargetDiceLoss",
     "check_axiom",
+    "functional",
     "leaf_dice",
     "marginal_dice",
     "marginalize",
     "mean_dice",
-    "soft_confusion",
     "soft_target",
     "soft_target_dice",
     "to_label_set_loss",

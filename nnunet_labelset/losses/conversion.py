@@ -1,4 +1,9 @@
-"""The paper's theory as functions: marginalisation, soft targets, the conversion of any loss, and the axiom itself."""
+"""The paper's theory as functions: marginalisation, soft targets, the conversion of any loss, and the axiom itself.
+
+>>> label_sets = LabelSets.from_superset_map(3, {3: [1, 2]})
+>>> probabilities = torch.tensor([[[0.2], [0.5], [0.3]]])  # one voxel of one sample
+>>> target = torch.tensor([[[3]]])  # leaf 1 or 2
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,9 @@ def marginalize(probabilities: Tensor, target: Tensor, label_sets: LabelSets) ->
     """The paper's `Phi(p; g)`: within the label-set of a voxel, every leaf gets the mean probability of the set.
 
     probabilities `(B, C, *S)`, target `(B, 1, *S)` set indices; returns `(B, C, *S)`.
+
+    >>> marginalize(probabilities, target, label_sets).flatten()
+    tensor([0.2000, 0.4000, 0.4000])
     """
     member = _membership(target, label_sets, probabilities)  # (B, C, *S)
     mean = (probabilities * member).sum(1, keepdim=True) / member.sum(1, keepdim=True)
@@ -25,7 +33,11 @@ def marginalize(probabilities: Tensor, target: Tensor, label_sets: LabelSets) ->
 
 
 def soft_target(target: Tensor, label_sets: LabelSets, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The paper's `Psi_0(g)`: uniform over the label-set of a voxel. Target `(B, 1, *S)`; returns `(B, C, *S)`."""
+    """The paper's `Psi_0(g)`: uniform over the label-set of a voxel. Target `(B, 1, *S)`; returns `(B, C, *S)`.
+
+    >>> soft_target(target, label_sets).flatten()
+    tensor([0.0000, 0.5000, 0.5000])
+    """
     member = _membership(target, label_sets).to(dtype)
     return member / member.sum(1, keepdim=True)
 
@@ -35,6 +47,9 @@ def to_label_set_loss(loss_fn: SoftLoss, label_sets: LabelSets | None = None) ->
 
     `loss_fn(probabilities, soft_targets)` may be any loss of two tensors `(B, C, *S)`. The result is called with
     probabilities, set indices `(B, 1, *S)` and, unless given here, the label-sets.
+
+    >>> to_label_set_loss(torch.nn.functional.mse_loss, label_sets)(probabilities, target)
+    tensor(0.0200)
     """
 
     def label_set_loss(probabilities: Tensor, target: Tensor, label_sets: LabelSets | None = label_sets) -> Tensor:
@@ -48,7 +63,11 @@ def to_label_set_loss(loss_fn: SoftLoss, label_sets: LabelSets | None = None) ->
 
 @dataclass(frozen=True)
 class AxiomCheck:
-    """Truthy if no violation was found; else two predictions that the axiom calls equal and the loss does not."""
+    """Truthy if no violation was found; else two predictions that the axiom calls equal and the loss does not.
+
+    >>> bool(AxiomCheck(True))
+    True
+    """
 
     holds: bool
     target: Tensor | None = None
@@ -82,6 +101,9 @@ def check_axiom(
 
     `loss(logits, target)` takes set indices; with `from_logits=False` it takes probabilities. Targets are drawn from
     all label-sets, `q` from `p` by sharing out the mass of every label-set anew, in float64.
+
+    >>> bool(check_axiom(lambda p, target: p.square().mean(), label_sets, from_logits=False))
+    False
     """
     generator = torch.Generator().manual_seed(seed)
     size = (batch_size, label_sets.num_leaves, *shape)

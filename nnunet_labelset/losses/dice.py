@@ -1,84 +1,102 @@
-"""Dice-type label-set losses, each a few sums over the soft confusion matrix (arXiv:2107.03846)."""
+"""Dice-type label-set losses, each written down as three tables of weights (arXiv:2107.03846)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.confusion import SoftConfusion
+
+class DiceTables(NamedTuple):
+    """What a Dice-type loss counts: the weight of a voxel with set index k in the sums of leaf c, each table `(K, C)`.
+
+    The loss is `1 - mean over c of 2 I_c / (R_c + P_c + epsilon)` with
+    `I_c = sum_i intersection[k_i, c] x_ic`, `R_c = sum_i reference[k_i, c]` and
+    `P_c = sum_i prediction[k_i, c] x_ic**alpha`, where `x` is the softmax `p`, or the paper's `Phi(p; g)` if `marginal`
+    is set. Nothing else is computed, so that a new loss need not say what it needs: its tables do.
+
+    >>> membership = torch.eye(2)
+    >>> DiceTables(intersection=membership, reference=membership, prediction=torch.ones(2, 2)).marginal
+    False
+    """
+
+    intersection: Tensor
+    reference: Tensor
+    prediction: Tensor
+    marginal: bool = False
 
 
 class DiceTerms(NamedTuple):
-    """Per sample and leaf `(B, C)`: the Dice is `2 * intersection / (reference + prediction)`."""
+    """The sums of the tables, per sample and leaf `(B, C)`; `(1, C)` once they are summed over the batch.
+
+    >>> DiceTerms(torch.zeros(2, 9), torch.zeros(2, 9), torch.zeros(2, 9)).prediction.shape
+    torch.Size([2, 9])
+    """
 
     intersection: Tensor
     reference: Tensor
     prediction: Tensor
 
 
-# Membership is given as float (K, C), rows 0..C-1 the singletons. `alpha` is the power in the denominator, 1 or 2.
-DiceFunction = Callable[[SoftConfusion, Tensor, int], DiceTerms]
+# From membership, float (K, C) with the singletons in rows 0..C-1, and `alpha`, the power in the denominator.
+DiceFunction = Callable[[Tensor, int], DiceTables]
 
 
-def leaf_dice(sums: SoftConfusion, membership: Tensor, alpha: int) -> DiceTerms:
+def leaf_dice(membership: Tensor, alpha: int) -> DiceTables:
     """Leaf-Dice, eq. 4 of the paper, for any label-sets.
 
     `2 sum_i [g_i = {c}] p_ic / (sum_i [g_i = {c}] + sum_i [g_i = {c} or c not in g_i] p_ic**alpha + epsilon)`.
     Eq. 4 sums `p_ic**alpha` over all voxels, which is the same where it is defined: a leaf of the one larger label-set
     is annotated nowhere, so that its term is 0. Leaving out the voxels whose larger label-set contains c makes the
     axiom hold for overlapping label-sets too, and for batches that mix protocols.
+
+    >>> leaf_dice(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), 2).prediction  # {0}, {1}, {0, 1}
+    tensor([[1., 1.],
+            [1., 1.],
+            [0., 0.]])
     """
-    leaves = membership.shape[1]
-    power = _power(sums, alpha)
-    prediction = power.diagonal(dim1=1, dim2=2) + (power * (1 - membership)).sum(1)
-    return DiceTerms(sums.mass[:, 0, :leaves], sums.voxels[:, :leaves], prediction)
+    annotated = _annotated(membership)
+    return DiceTables(annotated, annotated, annotated + (1 - membership))
 
 
-def marginal_dice(sums: SoftConfusion, membership: Tensor, alpha: int) -> DiceTerms:
+def marginal_dice(membership: Tensor, alpha: int) -> DiceTables:
     """Marginal Dice: the Dice of `Phi(p; g)` against `Psi_0(g)`.
 
-    Inside a label-set both are uniform, so that only its mass `s_i` matters: a leaf of it contributes
-    `s_i / |g_i|**2` to the intersection and `(s_i / |g_i|)**alpha` to the prediction.
+    >>> marginal_dice(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), 2).intersection
+    tensor([[1.0000, 0.0000],
+            [0.0000, 1.0000],
+            [0.5000, 0.5000]])
     """
-    size = membership.sum(1)  # (K,)
-    prediction = (_power(sums, alpha) * (1 - membership)).sum(1)
-    prediction = prediction + _share(sums.mass[:, alpha - 1] / size**alpha, membership)
-    return DiceTerms(
-        _share(sums.mass[:, 0] / size**2, membership), _share(sums.voxels / size**alpha, membership), prediction
-    )
+    soft = _soft_target(membership)
+    return DiceTables(soft, soft**alpha, torch.ones_like(soft), marginal=True)
 
 
-def soft_target_dice(sums: SoftConfusion, membership: Tensor, alpha: int) -> DiceTerms:
-    """Soft-target Dice: the Dice of `p` against `Psi_0(g)`; baseline 2 of the paper, not a label-set loss."""
-    size = membership.sum(1)  # (K,)
-    intersection = (sums.first * (membership / size[:, None])).sum(1)
-    return DiceTerms(intersection, _share(sums.voxels / size**alpha, membership), _power(sums, alpha).sum(1))
+def soft_target_dice(membership: Tensor, alpha: int) -> DiceTables:
+    """Soft-target Dice: the Dice of `p` against `Psi_0(g)`; baseline 2 of the paper, not a label-set loss.
 
-
-def mean_dice(sums: SoftConfusion, membership: Tensor, alpha: int) -> DiceTerms:
-    """Mean-class Dice on the annotated voxels alone; baseline 1 of the paper. Other voxels are ignored."""
-    leaves = membership.shape[1]
-    prediction = _power(sums, alpha)[:, :leaves].sum(1)
-    return DiceTerms(sums.mass[:, 0, :leaves], sums.voxels[:, :leaves], prediction)
-
-
-def needed_sums(dice: DiceFunction, alpha: int, mass_is_free: bool) -> dict[str, bool]:
-    """What a Dice-type loss needs of the soft confusion matrix.
-
-    The mass of singletons follows from the first moments, which are cheaper unless a cross entropy needs the mass too.
+    >>> soft_target_dice(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), 2).reference[2]
+    tensor([0.2500, 0.2500])
     """
-    mass = alpha == 2 and (dice is marginal_dice or (mass_is_free and dice is not soft_target_dice))
-    return {"first": not mass, "second": alpha == 2, "mass": mass}
+    return marginal_dice(membership, alpha)._replace(marginal=False)
 
 
-def _power(sums: SoftConfusion, alpha: int) -> Tensor:
-    """Sums of `p_ic**alpha`: (B, K, C)."""
-    return sums.first if alpha == 1 else sums.second
+def mean_dice(membership: Tensor, alpha: int) -> DiceTables:
+    """Mean-class Dice on the annotated voxels alone; baseline 1 of the paper. Other voxels are ignored.
+
+    >>> mean_dice(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), 2).prediction[2]
+    tensor([0., 0.])
+    """
+    annotated = _annotated(membership)
+    return DiceTables(annotated, annotated, annotated.sum(1, keepdim=True).expand_as(annotated))
 
 
-def _share(values: Tensor, membership: Tensor) -> Tensor:
-    """Give the value of every label-set (B, K) to each of its leaves: (B, C). Not a product of matrices, which autocast
-    would compute in float16."""
-    return (values[:, :, None] * membership).sum(1)
+def _annotated(membership: Tensor) -> Tensor:
+    """1 where the label-set is the leaf alone."""
+    return membership * (membership.sum(1, keepdim=True) == 1)
+
+
+def _soft_target(membership: Tensor) -> Tensor:
+    """The paper's Psi_0: uniform over the label-set."""
+    return membership / membership.sum(1, keepdim=True)

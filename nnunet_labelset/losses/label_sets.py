@@ -10,18 +10,21 @@ from torch import Tensor
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.text import some
 
 Self = TypeVar("Self", bound="LabelSets")
+LONGEST_MESSAGE = 240  # bytes
 
 
 def require(condition: Tensor, message: str) -> None:
     """Raise `message` unless the one-element `condition` holds, without waiting for a CUDA device.
 
     On the CPU this is an ordinary check. On CUDA and under `torch.compile` the device itself asserts, so that the host
-    need not wait for the answer. (Other devices, Apple's for one, cannot assert and are waited for.)
+    need not wait for the answer; it refuses messages of 255 bytes and more even where nothing is wrong. (Other devices,
+    Apple's for one, cannot assert and are waited for.)
     """
     if condition.device.type in ("cuda", "meta") or torch.compiler.is_compiling():
-        torch._assert_async(condition, message)
+        torch._assert_async(condition, message.encode()[:LONGEST_MESSAGE].decode(errors="ignore"))
     elif not condition:
         raise LabelSetError(message)
 
@@ -148,7 +151,7 @@ class LabelSets:
         if target.numel() == 0:
             return target.long()
         low, high = target.aminmax()
-        batch = "" if cases is None else f" (cases {', '.join(map(str, cases))})"
+        batch = "" if cases is None else f" (cases {some(cases, 3)})"
         require((low >= 0) & (high < table.shape[1]), f"`target` has values outside 0..{table.shape[1] - 1}{batch}")
         # Python integers select rows without a copy from host to device.
         return torch.stack([table[row].take(sample.long()) for row, sample in zip(rows, target, strict=True)])

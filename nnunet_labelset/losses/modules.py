@@ -1,4 +1,12 @@
-"""The losses as modules: `loss(logits, target)` with logits `(B, C, *S)` and set indices `(B, 1, *S)`."""
+"""The losses as modules: `loss(logits, target)` with logits `(B, C, *S)` and set indices `(B, 1, *S)`.
+
+Each is thin: it keeps the options, makes the tables once per device, and calls `functional.loss_of_tables`.
+
+>>> from nnunet_labelset.losses.label_sets import LabelSets
+>>> label_sets = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]})
+>>> logits = torch.tensor([[[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [0.0, 1.0, 1.0]]])
+>>> target = label_sets.encode(torch.tensor([[[0, 1, 3]]]))
+"""
 
 from __future__ import annotations
 
@@ -8,22 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.confusion import SoftConfusion, soft_confusion
-from nnunet_labelset.losses.dice import (
-    DiceTerms,
-    leaf_dice,
-    marginal_dice,
-    mean_dice,
-    needed_sums,
-    soft_target_dice,
-)
-from nnunet_labelset.losses.label_sets import LabelSets, as_integers
-
-EPSILON = 1e-5
+from nnunet_labelset.losses.dice import DiceTerms, leaf_dice, marginal_dice, mean_dice, soft_target_dice
+from nnunet_labelset.losses.engine import Tables, make_tables, sum_dtype
+from nnunet_labelset.losses.functional import loss_of_tables
+from nnunet_labelset.losses.label_sets import LabelSets
 
 
 class LabelSetLoss(nn.Module):
-    """What the losses share: a Dice-type term, a cross-entropy-type term, or their weighted sum over one softmax."""
+    """What the losses share: a Dice-type term, a cross-entropy-type term, or their weighted sum over one softmax.
+
+    A loss of your own sets `dice` to a function from membership and `alpha` to `DiceTables`:
+
+    >>> class HalfLeafDice(LeafDiceLoss):
+    ...     @staticmethod
+    ...     def dice(membership, alpha):
+    ...         tables = leaf_dice(membership, alpha)
+    ...         return tables._replace(prediction=tables.prediction / 2)
+    >>> HalfLeafDice(label_sets)(logits, target)
+    tensor(0.2028)
+    """
 
     dice: ClassVar[Any] = None  # a DiceFunction, or None for none
     alpha = 2
@@ -41,64 +52,50 @@ class LabelSetLoss(nn.Module):
             raise LabelSetError(f"Expected `label_sets` to be a LabelSets, but got {type(label_sets).__name__}")
         self.membership: Tensor
         self.register_buffer("membership", label_sets.membership.clone(), persistent=False)
+        self._tables: dict[tuple, Tables] = {}
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        self._check(logits, target)
-        if self.membership.device != logits.device:
-            self.to(logits.device)  # nnU-Net does not move a loss
-        with_dice = self.dice is not None and self.weight_dice != 0
-        with_entropy = self.gamma is not None and self.weight_ce != 0
-        sums = soft_confusion(
+        return loss_of_tables(
             logits,
-            as_integers(target, "target"),
-            self.membership,
-            **(needed_sums(self.dice, self.alpha, with_entropy) if with_dice else {"first": False}),
-            gamma=self.gamma if with_entropy else None,
+            target,
+            self._tables_for(logits),
+            batch_dice=self.batch_dice,
+            include_background=self.include_background,
+            weight_dice=self.weight_dice,
+            weight_ce=self.weight_ce,
+            combine=self._combined,
         )
-        loss = sums.cross_entropy.new_zeros(())
-        if with_dice:
-            loss = loss + self.weight_dice * self._dice_loss(sums)
-        if with_entropy:
-            loss = loss + self.weight_ce * self._cross_entropy(sums)
-        return loss
+
+    def combine(self, terms: DiceTerms) -> DiceTerms:
+        """The Dice terms that are divided, from those of the batch: for a subclass to override.
+
+        Terms are `(B, C)`; `(1, C)` with `batch_dice`, summed over the batch and, with `ddp`, over the processes.
+        """
+        return terms
+
+    def _combined(self, terms: DiceTerms) -> DiceTerms:
+        return self.combine(_sum_over_ranks(terms) if self.ddp and self.batch_dice else terms)
+
+    def _check_options(self) -> None:
+        make_tables(self.membership, self.dice, self.alpha, self.gamma)
+
+    def _tables_for(self, logits: Tensor) -> Tables:
+        """The tables on the device of the logits (nnU-Net does not move a loss), without a term of weight 0."""
+        dice = self.dice if self.weight_dice or self.gamma is None else None
+        gamma = self.gamma if self.weight_ce or dice is None else None
+        options = (dice, self.alpha, gamma, self.ignore_full_set)
+        key = (logits.device, sum_dtype(logits), *options)
+        if key not in self._tables:
+            self._tables = {key: make_tables(self.membership, *options).to(*key[:2])}
+        return self._tables[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tables": {}}
 
     def extra_repr(self) -> str:
         names = ("alpha", "gamma", "batch_dice", "include_background", "ddp", "weight_dice", "weight_ce")
         options = [f"{name}={getattr(self, name)}" for name in names]
         return ", ".join([f"leaves={self.membership.shape[1]}, label_sets={len(self.membership)}", *options])
-
-    def _check(self, logits: Tensor, target: Tensor) -> None:
-        leaves = self.membership.shape[1]
-        if logits.ndim < 3 or logits.shape[1] != leaves or not logits.is_floating_point():
-            got = f"{logits.dtype} {tuple(logits.shape)}"
-            raise LabelSetError(f"Expected `logits` of shape (B, {leaves}, *S), one channel per leaf, but got {got}")
-        expected = (logits.shape[0], 1, *logits.shape[2:])
-        if target.shape != expected:
-            raise LabelSetError(f"Expected `target` of shape {expected}, but got {tuple(target.shape)}")
-        if target.device != logits.device:
-            raise LabelSetError(f"Expected `target` on {logits.device}, but got {target.device}")
-
-    def _dice_loss(self, sums: SoftConfusion) -> Tensor:
-        """`1 - mean over leaves of 2 intersection / (reference + prediction + epsilon)`."""
-        assert self.dice is not None
-        if self.ignore_full_set:
-            sums = sums.weighted(self._informative())
-        terms = self.dice(sums, self.membership.to(sums.first.dtype), self.alpha)
-        if self.batch_dice:
-            terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
-            if self.ddp:
-                terms = _sum_over_ranks(terms)
-        dice = 2 * terms.intersection / (terms.reference + terms.prediction + EPSILON)  # (B, C)
-        return 1 - dice[:, 0 if self.include_background else 1 :].mean()
-
-    def _cross_entropy(self, sums: SoftConfusion) -> Tensor:
-        """Mean over the voxels whose label-set excludes a leaf; 0 if there is none."""
-        sums = sums.weighted(self._informative())
-        return sums.cross_entropy.sum() / sums.voxels.sum().clamp_min(1)
-
-    def _informative(self) -> Tensor:
-        """Label-sets that exclude a leaf: bool (K,)."""
-        return ~self.membership.all(1)
 
 
 def _sum_over_ranks(terms: DiceTerms) -> DiceTerms:
@@ -125,57 +122,79 @@ class _DiceLoss(LabelSetLoss):
         include_background: count leaf 0 in the mean over leaves.
         ddp: with `batch_dice`, sum over the processes of a distributed training too.
         ignore_full_set: leave out the voxels that may be any leaf, as nnU-Net does with its ignore label. By the
-            letter of the paper's conversion they add constants to marginal and soft-target Dice.
+            letter of the paper's conversion they add constants to marginal and soft-target Dice and to the focal loss.
         """
         super().__init__(label_sets)
-        if alpha not in (1, 2):
-            raise LabelSetError(f"Expected `alpha` to be 1 or 2, but got {alpha}")
-        self.alpha = int(alpha)  # also an index
+        self.alpha = alpha
         self.batch_dice = batch_dice
         self.include_background = include_background
         self.ddp = ddp
         self.ignore_full_set = ignore_full_set
+        self._check_options()
 
 
 class LeafDiceLoss(_DiceLoss):
-    """Leaf-Dice, the paper's loss for missing labels: see `nnunet_labelset.losses.leaf_dice`."""
+    """Leaf-Dice, the paper's loss for missing labels: see `losses.leaf_dice`.
+
+    >>> LeafDiceLoss(label_sets, batch_dice=True)(logits, target)
+    tensor(0.3707)
+    """
 
     dice = staticmethod(leaf_dice)
 
 
 class MarginalDiceLoss(_DiceLoss):
-    """Marginal Dice: see `nnunet_labelset.losses.marginal_dice`."""
+    """Marginal Dice: see `losses.marginal_dice`.
+
+    >>> MarginalDiceLoss(label_sets)(logits, target)
+    tensor(0.0857)
+    """
 
     dice = staticmethod(marginal_dice)
 
 
 class SoftTargetDiceLoss(_DiceLoss):
-    """Soft-target Dice, baseline 2, breaks the axiom: see `nnunet_labelset.losses.soft_target_dice`."""
+    """Soft-target Dice, baseline 2, breaks the axiom: see `losses.soft_target_dice`.
+
+    >>> SoftTargetDiceLoss(label_sets)(logits, target)
+    tensor(0.0857)
+    """
 
     dice = staticmethod(soft_target_dice)
 
 
 class MeanDiceLoss(_DiceLoss):
-    """Mean-class Dice, the fully supervised baseline 1: see `nnunet_labelset.losses.mean_dice`."""
+    """Mean-class Dice, the fully supervised baseline 1: see `losses.mean_dice`.
+
+    >>> MeanDiceLoss(label_sets)(logits, target)
+    tensor(0.3499)
+    """
 
     dice = staticmethod(mean_dice)
 
 
 class MarginalCrossEntropyLoss(LabelSetLoss):
-    """`-log s_i`, `s_i = sum of p_ic over c in g_i`, averaged over the voxels whose label-set excludes a leaf.
+    """Marginal cross entropy: see `functional.marginal_cross_entropy_loss`.
 
-    On singletons and full ignore it is the cross entropy with nnU-Net's ignore label.
+    >>> MarginalCrossEntropyLoss(label_sets)(logits, target)
+    tensor(0.2716)
     """
 
     gamma = 0.0
 
 
 class MarginalFocalLoss(LabelSetLoss):
-    """`(1 - s_i)**gamma * -log s_i`, averaged as the marginal cross entropy."""
+    """Marginal focal loss, the paper's conversion: see `functional.marginal_focal_loss`.
 
-    def __init__(self, label_sets: LabelSets, gamma: float = 2.0) -> None:
+    >>> MarginalFocalLoss(label_sets)(logits, target)
+    tensor(0.1678)
+    """
+
+    def __init__(self, label_sets: LabelSets, gamma: float = 2.0, ignore_full_set: bool = False) -> None:
         super().__init__(label_sets)
-        self.gamma = _checked_gamma(gamma)
+        self.gamma = gamma
+        self.ignore_full_set = ignore_full_set
+        self._check_options()
 
 
 class _DiceCELoss(_DiceLoss):
@@ -198,34 +217,45 @@ class _DiceCELoss(_DiceLoss):
 class _DiceFocalLoss(_DiceCELoss):
     def __init__(self, label_sets: LabelSets, alpha: int = 2, gamma: float = 2.0, **options: Any) -> None:
         super().__init__(label_sets, alpha, **options)
-        self.gamma = _checked_gamma(gamma)
+        self.gamma = gamma
+        self._check_options()
 
 
 class LeafDiceCELoss(_DiceCELoss):
-    """`weight_dice` * Leaf-Dice + `weight_ce` * marginal cross entropy."""
+    """`weight_dice` * Leaf-Dice + `weight_ce` * marginal cross entropy.
+
+    >>> LeafDiceCELoss(label_sets)(logits, target)
+    tensor(0.6423)
+    """
 
     dice = staticmethod(leaf_dice)
 
 
 class LeafDiceFocalLoss(_DiceFocalLoss):
-    """`weight_dice` * Leaf-Dice + `weight_ce` * marginal focal loss."""
+    """`weight_dice` * Leaf-Dice + `weight_ce` * marginal focal loss.
+
+    >>> LeafDiceFocalLoss(label_sets)(logits, target)
+    tensor(0.5385)
+    """
 
     dice = staticmethod(leaf_dice)
 
 
 class MarginalDiceCELoss(_DiceCELoss):
-    """`weight_dice` * marginal Dice + `weight_ce` * marginal cross entropy."""
+    """`weight_dice` * marginal Dice + `weight_ce` * marginal cross entropy.
+
+    >>> MarginalDiceCELoss(label_sets, weight_ce=0.5)(logits, target)
+    tensor(0.2215)
+    """
 
     dice = staticmethod(marginal_dice)
 
 
 class MarginalDiceFocalLoss(_DiceFocalLoss):
-    """`weight_dice` * marginal Dice + `weight_ce` * marginal focal loss."""
+    """`weight_dice` * marginal Dice + `weight_ce` * marginal focal loss.
+
+    >>> MarginalDiceFocalLoss(label_sets, gamma=1.0)(logits, target)
+    tensor(0.3557)
+    """
 
     dice = staticmethod(marginal_dice)
-
-
-def _checked_gamma(gamma: float) -> float:
-    if not gamma >= 0:
-        raise LabelSetError(f"Expected `gamma` to be at least 0, but got {gamma}")
-    return float(gamma)

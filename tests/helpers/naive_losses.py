@@ -77,13 +77,28 @@ def dice_loss(
     return 1 - sum(scores) / len(scores)
 
 
-def focal_loss(probabilities: Tensor, sets: list[list[frozenset[int]]], gamma: float = 0.0) -> Tensor:
-    """Marginal focal loss; cross entropy for gamma 0."""
+def cross_entropy(probabilities: Tensor, sets: list[list[frozenset[int]]]) -> Tensor:
+    """Marginal cross entropy, over the voxels that may not be any leaf."""
     total, voxels = probabilities.sum() * 0, 0
     for p, labels in zip(probabilities.flatten(2), sets, strict=True):
         for i, one in enumerate(labels):
             if len(one) < len(p):
-                s = sum(p[c, i] for c in one)
-                total = total - (1 - s) ** gamma * s.log()
+                total = total - sum(p[c, i] for c in one).log()
                 voxels += 1
+    return total / max(voxels, 1)
+
+
+def focal_loss(
+    probabilities: Tensor, sets: list[list[frozenset[int]]], gamma: float = 2.0, ignore_full_set: bool = False
+) -> Tensor:
+    """The paper's conversion of the focal loss of soft targets, `sum_c q_c (1 - p_c)**gamma * -log p_c`."""
+    leaves = probabilities.shape[1]
+    total, voxels = probabilities.sum() * 0, 0
+    for p, labels in zip(probabilities.flatten(2), sets, strict=True):
+        kept = [i for i, one in enumerate(labels) if not (ignore_full_set and len(one) == leaves)]
+        if kept:
+            marginal = phi(p[:, kept], [labels[i] for i in kept])
+            soft = psi([labels[i] for i in kept], leaves)
+            total = total - (soft * (1 - marginal) ** gamma * marginal.log()).sum()
+            voxels += len(kept)
     return total / max(voxels, 1)

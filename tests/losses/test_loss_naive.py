@@ -51,9 +51,17 @@ def test_dice(kind, problem, options):
 @given(problem=problems(), gamma=st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0]))
 def test_entropy(kind, problem, gamma):
     sets = problem.sets
-    options = {"gamma": gamma} if kind == "focal" else {}
-    module = ENTROPY[kind](problem.label_sets, **options)
-    assert_same(module, lambda p: naive_losses.focal_loss(p, sets, **options), problem)
+    if kind == "ce":
+        module = ENTROPY[kind](problem.label_sets)
+        assert_same(module, lambda p: naive_losses.cross_entropy(p, sets), problem)
+        return
+    for ignore_full_set in (False, True):
+        module = ENTROPY[kind](problem.label_sets, gamma, ignore_full_set)
+        assert_same(
+            module,
+            lambda p, ignored=ignore_full_set: naive_losses.focal_loss(p, sets, gamma, ignored),
+            problem,
+        )
 
 
 @pytest.mark.parametrize("kind", SUMS)
@@ -67,7 +75,10 @@ def test_sums(kind, problem, options, gamma, weight):
 
     def naive(p):
         summed = 1.7 * naive_losses.dice_loss(dice, p, sets, **options)
-        return summed + weight * naive_losses.focal_loss(p, sets, **focal) + 0 * p.sum()
+        if not focal:
+            return summed + weight * naive_losses.cross_entropy(p, sets) + 0 * p.sum()
+        entropy = naive_losses.focal_loss(p, sets, gamma, options["ignore_full_set"])
+        return summed + weight * entropy + 0 * p.sum()
 
     assert_same(module, naive, problem)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nnunet_labelset import losses
-from nnunet_labelset.losses import soft_confusion
+from nnunet_labelset.losses.engine import cpu, make_tables, voxel_sums
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, SUMS, make_problem
 
@@ -70,7 +70,7 @@ def test_only_unannotated_voxels(loss, alpha, batch_dice, scale):
     value, gradient = with_gradient(module, logits, torch.full_like(problem.target, full))
     assert value.isfinite()
     assert not gradient.any()
-    if loss.dice is None:
+    if loss is losses.MarginalCrossEntropyLoss:
         assert float(value) == 0
 
 
@@ -131,13 +131,15 @@ def test_sums_over_200_cubed_voxels(constant):
     logits[0, 1] = gap
     target = torch.zeros(1, 1, 200**3, dtype=torch.int64)
     target[..., 1::2] = 1
-    sums = soft_confusion(logits, target, label_sets.membership, second=True, gamma=0.0)
-    p = torch.sigmoid(gap.double()).expand(200**3)[::2]
-    exact = [len(p) - p.sum(), p.sum(), ((1 - p) ** 2).sum(), (p**2).sum(), -(1 - p).log().sum()]
-    ours = [*sums.first[0, 0], *sums.second[0, 0], sums.cross_entropy[0, 0]]
-    for value, expected in zip(ours, exact, strict=True):
-        assert float(value) == pytest.approx(float(expected), rel=1e-4)
-    assert sums.voxels[0].tolist() == [4e6, 4e6, 0]
+    tables = make_tables(label_sets.membership, losses.leaf_dice, gamma=0.0).to(logits.device, logits.dtype)
+    sums = voxel_sums(logits, target, tables)
+    p = torch.sigmoid(gap.double()).expand(200**3)
+    first, second = 1 - p[::2], p[1::2]
+    exact = [((1 - p) ** 2).sum(), (p**2).sum(), first.sum(), second.sum(), first.log().sum() + second.log().sum()]
+    for value, expected in zip(torch.cat([*sums[:2], sums.negative_entropy], 1)[0], exact, strict=True):
+        assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    assert sums.reference[0].tolist() == [4e6, 4e6]
+    assert sums.voxels[0].tolist() == [8e6]
 
 
 @pytest.mark.parametrize("loss", [losses.LeafDiceCELoss, losses.MarginalDiceCELoss])
@@ -155,12 +157,10 @@ def test_float16_sums_do_not_overflow(loss):
 @pytest.mark.parametrize("kind", SUMS)
 def test_chunks_do_not_matter(kind, monkeypatch):
     """Volumes larger than a chunk, with a remainder, equal the same in float64 and one chunk."""
-    from nnunet_labelset.losses import confusion
-
     problem = make_problem(*OVERLAPPING, shape=(3 * 2048 + 77,))
     module = SUMS[kind](problem.label_sets)
     value, gradient = with_gradient(module, problem.logits, problem.target)
-    monkeypatch.setattr(confusion, "CPU_CHUNK", 1)
+    monkeypatch.setattr(cpu, "CHUNK", 1)
     chunked, chunked_gradient = with_gradient(module, problem.logits, problem.target)
     torch.testing.assert_close(chunked, value)
     torch.testing.assert_close(chunked_gradient, gradient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import warnings
 
@@ -12,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from nnunet_labelset import losses
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses import confusion
+from nnunet_labelset.losses.engine import cpu
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import ALL, OVERLAPPING, SUMS, make_problem
 
@@ -43,18 +44,6 @@ def test_compile(backend):
                 raise
             pytest.skip("no C++ compiler for inductor")
         torch.testing.assert_close(compiled, expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_custom_operators(dtype):
-    problem = make_problem(*OVERLAPPING, shape=(2, 3))
-    logits = problem.logits.detach().to(dtype)
-    arguments = (problem.target, problem.label_sets.membership, True, True, True, 2.0)
-    torch.library.opcheck(confusion._sums, (logits.requires_grad_(), *arguments))
-    sums = confusion._sums(logits.detach(), *arguments)
-    gradients = [torch.randn_like(x) for i, x in enumerate(sums) if i != 3]
-    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(confusion._gradient, (logits.detach(), *arguments, *gradients), test_utils=tests)
 
 
 @pytest.mark.parametrize("loss", ALL)
@@ -99,13 +88,110 @@ def test_membership_of_a_module_does_not_follow_the_label_sets():
     assert torch.equal(module(problem.logits, problem.target), value)
 
 
-def test_moves_itself_to_the_device_of_its_input():
+def test_works_on_the_device_of_its_input_and_stays_where_it_is():
     """The meta device computes nothing but is a device; the target is out of reach of any check on the host."""
     problem = make_problem(*OVERLAPPING)
     module = losses.LeafDiceCELoss(problem.label_sets)
+    before = module(problem.logits, problem.target)
     value = module(problem.logits.to("meta"), problem.target.to("meta"))
     assert value.device.type == "meta"
-    assert module.membership.device.type == "meta"
+    assert module.membership.device.type == "cpu"
+    assert torch.equal(module(problem.logits, problem.target), before)
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_other_kinds_of_differentiation_are_right_or_refused(loss):
+    problem = make_problem(*OVERLAPPING)
+    module = loss(problem.label_sets)
+
+    def value(x):
+        return module(x, problem.target)
+
+    expected = torch.autograd.grad(value(problem.logits), problem.logits)[0]
+    torch.testing.assert_close(torch.func.grad(value)(problem.logits.detach()), expected)
+    with pytest.raises(NotImplementedError, match="forward mode AD"):
+        torch.func.jvp(value, (problem.logits.detach(),), (torch.ones_like(problem.logits),))
+    gradient = torch.autograd.grad(value(problem.logits), problem.logits, create_graph=True)[0]
+    with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
+        torch.autograd.grad(gradient.sum() + problem.logits.sum(), problem.logits)
+
+
+@pytest.mark.parametrize("alpha", [1, 2])
+@pytest.mark.parametrize("gamma", [None, 0.0, 2.0])
+def test_dice_function_of_a_user(alpha, gamma):
+    """Nothing is known of a function but its tables: a wrapper, a partial and a new one get what they weigh."""
+    problem = make_problem(*OVERLAPPING)
+
+    def wrapped(membership, alpha):
+        return losses.leaf_dice(membership, alpha)
+
+    def doubled(membership, alpha):
+        tables = losses.leaf_dice(membership, alpha)
+        return losses.DiceTables(2 * tables.intersection, tables.reference, tables.prediction)
+
+    def loss(dice):
+        module = losses.LeafDiceCELoss(problem.label_sets, alpha)
+        module.dice, module.gamma = dice, gamma
+        value = module(problem.logits, problem.target)
+        return value, torch.autograd.grad(value, problem.logits)[0]
+
+    expected = loss(losses.leaf_dice)
+    for dice in (wrapped, functools.partial(losses.leaf_dice)):
+        assert torch.equal(loss(dice)[0], expected[0])
+        assert torch.equal(loss(dice)[1], expected[1])
+    entropy = loss(losses.leaf_dice)[0] - losses.LeafDiceLoss(problem.label_sets, alpha)(problem.logits, problem.target)
+    dice = 1 - (expected[0] - entropy)
+    torch.testing.assert_close(loss(doubled)[0], 1 - 2 * dice + entropy)
+
+
+@pytest.mark.parametrize("batch_dice", [False, True])
+def test_terms_can_be_combined_with_others(batch_dice):
+    """The hook between sums and division: here, as if the batch had been seen twice with other logits."""
+    problem = make_problem(*OVERLAPPING)
+    other = torch.randn_like(problem.logits)
+
+    class Twice(losses.LeafDiceCELoss):
+        def combine(self, terms):
+            assert terms.prediction.shape == ((1 if batch_dice else 2), 4)
+            if not hasattr(self, "kept"):
+                self.kept = losses.DiceTerms(*(term.detach() for term in terms))
+                return terms
+            return losses.DiceTerms(*(term + kept for term, kept in zip(terms, self.kept, strict=True)))
+
+    module = Twice(problem.label_sets, batch_dice=batch_dice, weight_ce=0.0)
+    module(other, problem.target)
+    value = module(problem.logits, problem.target)
+    both, target = torch.cat([problem.logits, other], 2), torch.cat([problem.target] * 2, 2)
+    expected = losses.LeafDiceLoss(problem.label_sets, batch_dice=batch_dice)(both, target)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(
+        torch.autograd.grad(value, problem.logits)[0], torch.autograd.grad(expected, problem.logits)[0]
+    )
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 5, 5), (2, 4, 0, 5)])
+@pytest.mark.parametrize("loss", ALL)
+def test_empty_batch_is_one_clear_error(loss, shape):
+    label_sets = make_problem(*OVERLAPPING).label_sets
+    with pytest.raises(LabelSetError, match=r"at least one sample and voxel, but got \("):
+        loss(label_sets)(torch.zeros(shape), torch.zeros((shape[0], 1, *shape[2:]), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_messages_that_a_device_asserts_are_short(loss, monkeypatch):
+    """CUDA refuses 255 bytes and more, whether or not anything is wrong."""
+    seen = []
+    monkeypatch.setattr(torch, "_assert_async", lambda condition, message: seen.append(message))
+    names = [f"a_case_with_a_long_name_and_ümlauts_{number:03d}" for number in range(49)]
+    dataset_json = {
+        "labels": {"background": 0, "a": 1, "b": 2, "c": 3, "ignore": 4},
+        "label_sets": {"version": 1, "protocols": {"full": {}}, "cases": dict.fromkeys(names, "full")},
+    }
+    label_sets = LabelSets.from_dataset_json(dataset_json)
+    values = torch.zeros(49, 1, 2, device="meta")
+    loss(label_sets)(torch.zeros(49, 4, 2, device="meta"), label_sets.encode(values, names))
+    assert len(seen) >= 3  # whole numbers and range of the values, range of the set indices
+    assert all(0 < len(message.encode()) < 255 for message in seen)
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last_3d, torch.contiguous_format])
@@ -136,7 +222,7 @@ def peak_memory(run) -> int:
 
 @pytest.mark.parametrize("loss", [losses.LeafDiceLoss, *SUMS.values()])
 def test_memory_does_not_grow_with_the_number_of_label_sets(loss, monkeypatch):
-    monkeypatch.setattr(confusion, "CPU_CHUNK", 2**13)  # as small beside the logits as it is for a real patch
+    monkeypatch.setattr(cpu, "CHUNK", 2**13)  # as small beside the logits as it is for a real patch
     logits = torch.randn(2, 8, 32, 32, 32, requires_grad=True)
     peaks = []
     for number in (1, 50):

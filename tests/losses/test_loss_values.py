@@ -42,7 +42,7 @@ def test_paper_example_has_one_value_for_equivalent_predictions(p):
         (losses.MarginalDiceLoss(THREE, alpha=1), 1 - 2 / 3 * (2 * 1 / 5) / (1 / 2 + 2 / 5 + E)),
         (losses.MarginalDiceLoss(THREE, alpha=2), 1 - 2 / 3 * (2 * 1 / 5) / (1 / 4 + 4 / 25 + E)),
         (losses.MarginalCrossEntropyLoss(THREE), math.log(5 / 4)),
-        (losses.MarginalFocalLoss(THREE, gamma=2), 1 / 25 * math.log(5 / 4)),
+        (losses.MarginalFocalLoss(THREE, gamma=2), 9 / 25 * math.log(5 / 2)),
         (losses.MarginalDiceCELoss(THREE, 1), 1 - 2 / 3 * (2 / 5) / (9 / 10 + E) + math.log(5 / 4)),
     ]
     for loss, expected in cases:
@@ -149,6 +149,21 @@ def test_marginal_cross_entropy_from_plain_cross_entropy():
     sizes = problem.label_sets.membership.sum(1)[problem.target].double()
     marginal = losses.MarginalCrossEntropyLoss(problem.label_sets)
     torch.testing.assert_close(converted - sizes.log().mean(), marginal(problem.logits, problem.target))
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+def test_marginal_focal_from_plain_focal(gamma):
+    """The paper's conversion, to the letter: voxels that may be any leaf count too, as the constant that they are."""
+    problem = make_problem(*OVERLAPPING)
+
+    def soft_focal(p, q):
+        return -(q * (1 - p) ** gamma * p.log()).sum(1).mean()
+
+    converted = losses.to_label_set_loss(soft_focal, problem.label_sets)(problem.logits.softmax(1), problem.target)
+    focal = losses.MarginalFocalLoss(problem.label_sets, gamma)
+    torch.testing.assert_close(focal(problem.logits, problem.target), converted)
+    summed = losses.LeafDiceFocalLoss(problem.label_sets, gamma=gamma, weight_dice=0.0)
+    torch.testing.assert_close(summed(problem.logits, problem.target), converted)
 
 
 def test_monai_dice_converts_to_marginal_dice():

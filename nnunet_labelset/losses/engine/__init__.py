@@ -1,0 +1,95 @@
+"""Sums over voxels, with gradient: the only part of a loss that costs anything, with a road for every device."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from nnunet_labelset.losses.engine.chunk import gradient_slopes
+from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
+from nnunet_labelset.losses.engine.device import device_gradient, device_sums
+from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, split_sums
+from nnunet_labelset.losses.label_sets import require
+
+__all__ = ["Tables", "VoxelSums", "make_tables", "sum_dtype", "voxel_sums"]
+
+
+def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
+    """The sums of `tables`, per sample.
+
+    logits `(B, C, *S)`, target `(B, 1, *S)` integer set indices, `tables` on the same device in `sum_dtype(logits)`.
+    Sums are float32 (float64 for float64 logits), whatever the dtype of the logits and the autocast.
+    """
+    low, high = target.aminmax()
+    sets = tables.weights.shape[1]
+    require(
+        (low >= 0) & (high < sets), f"`target` has set indices outside 0..{sets - 1}: encode it with LabelSets.encode"
+    )
+    return VoxelSums(*_Sums.apply(logits, target, tables))
+
+
+def sum_dtype(logits: Tensor) -> torch.dtype:
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+class _Sums(torch.autograd.Function):
+    """Forward, and once backward. Other kinds of differentiation are refused by PyTorch itself."""
+
+    @staticmethod
+    def forward(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
+        sums = cpu_sums if _on_cpu(logits) else device_sums
+        with _no_autocast(logits):
+            return split_sums(sums(logits.detach(), target, tables), tables)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tables], output: VoxelSums) -> None:
+        logits, target, ctx.tables = inputs
+        ctx.save_for_backward(logits, target)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(part for part in output[3:] if part is not None))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
+        logits, target = ctx.saved_tensors
+        tables: Tables = ctx.tables
+        sizes = ([tables.leaves] * 2 if tables.dice else []) + ([1] if tables.entropy else [])
+        wanted = gradients[0 if tables.dice else 2 : 3 if tables.entropy else 2]
+        known = [
+            tables.slopes.new_zeros(len(logits), size) if part is None else part
+            for size, part in zip(sizes, wanted, strict=True)
+        ]
+        with _no_autocast(logits):
+            slopes = gradient_slopes(tables, torch.cat(known, 1))
+        return _Gradient.apply(logits, target, tables, slopes), None, None
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient by the logits; that it cannot be differentiated again must be said, or it would be taken for 0."""
+
+    @staticmethod
+    def forward(logits: Tensor, target: Tensor, tables: Tables, slopes: Tensor) -> Tensor:
+        gradient = cpu_gradient if _on_cpu(logits) else device_gradient
+        with _no_autocast(logits):
+            return gradient(logits.detach(), target, tables, slopes)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> NoReturn:
+        raise NotImplementedError("the label-set losses can be differentiated once, not twice")
+
+
+def _on_cpu(logits: Tensor) -> bool:
+    """Whether to share chunks out to threads, which a compiler cannot see through."""
+    return logits.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _no_autocast(logits: Tensor) -> AbstractContextManager:
+    """Sums over millions of voxels overflow in float16. (Other devices than these have no autocast to switch off.)"""
+    kind = logits.device.type
+    return torch.autocast(kind, enabled=False) if kind in ("cpu", "cuda") else nullcontext()

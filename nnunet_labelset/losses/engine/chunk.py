@@ -1,0 +1,118 @@
+"""The mathematics of all losses for one chunk of voxels, in plain PyTorch, without loops: sums, and their gradient.
+
+`x` are logits `(B, C, n)` in the dtype of the sums, `k` set indices `(B, 1, n)` in int64. The weights of a voxel are
+looked up by its set index; nothing has the size of the number of label-sets. Any logit gap is exact: the mass of a
+label-set is never taken from probabilities that may have vanished, but from the largest logit in it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nnunet_labelset.losses.engine.tables import Tables
+
+
+def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> Tensor:
+    """Sums over the voxels `(B, R)`, to be named by `split_sums`: P, I, R and entropy, then what only counts voxels."""
+    leaves = tables.leaves
+    weights = _look_up(tables.weights, k)  # (B, R, n)
+    outside = _look_up(tables.outside, k) if tables.entropy or tables.marginal else None
+    counting = len(tables.weights) - tables.entropy if tables.own_reference or not tables.dice else leaves
+    counted = weights[:, counting:].sum(2)
+    log_s = None
+    if tables.entropy:
+        log_p = x.log_softmax(1)
+        log_s = _within_set(log_p, outside)[0]
+        weights[:, -1:].mul_(_focal(log_s, k, tables))
+    if tables.dice:
+        p = log_p.exp() if tables.entropy else x.softmax(1)
+        if tables.marginal:
+            p = _marginal(p, outside, log_s)
+        weights[:, : 2 * leaves].unflatten(1, (2, leaves)).mul_(p[:, None])
+        if tables.alpha == 2:
+            weights[:, :leaves].mul_(p)
+    return torch.cat([weights.sum(2), counted], 1)
+
+
+def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor) -> Tensor:
+    """Gradient by the logits `(B, C, n)`; `slopes` `(B, R, K)` from `gradient_slopes`."""
+    leaves, focal = tables.leaves, bool(tables.gamma)
+    slope = _look_up(slopes, k)  # (B, R, n)
+    outside = _look_up(tables.outside, k) if tables.entropy or tables.marginal else None
+    x = x.log_softmax(1) if focal else x  # the softmax does not see the difference
+    p = x.exp() if focal else x.softmax(1)
+    log_s = gradient = None
+    if tables.entropy:
+        log_s, gradient = _within_set(x, outside, with_mass=focal)
+        h = slope[:, -1:] * _focal_slope(log_s, k, tables) if focal else slope[:, -1:]  # d loss / d log s
+        gradient.sub_(p).mul_(h)
+    if tables.dice:
+        last = slope.shape[1] - tables.entropy
+        by_p = slope[:, last - leaves : last]  # d loss / d p
+        if tables.alpha == 2:
+            by_p = by_p.addcmul_(slope[:, :leaves], _marginal(p, outside, log_s) if tables.marginal else p)
+        through = torch.ops.aten._softmax_backward_data(by_p, p, 1, p.dtype)
+        gradient = through if gradient is None else gradient.add_(through)
+    assert gradient is not None
+    return gradient
+
+
+def gradient_slopes(tables: Tables, gradients: Tensor) -> Tensor:
+    """The table of slopes `(B, R', K)` from the gradients `(B, R')` of the loss by P, I and the entropy."""
+    slopes = tables.slopes * gradients[:, :, None]
+    if not tables.dice or (tables.alpha == 2 and not tables.marginal):
+        return slopes
+    leaves = tables.leaves
+    by_leaf = slopes[:, : 2 * leaves].unflatten(1, (2, leaves))  # (B, 2, C, K)
+    if tables.marginal:  # what a leaf of the label-set does to s, all of them do
+        shared = torch.where(tables.outside, 0.0, by_leaf).sum(2, keepdim=True)
+        by_leaf = torch.where(tables.outside, by_leaf, shared)
+    if tables.alpha == 1:  # x has one slope
+        by_leaf = by_leaf.sum(1, keepdim=True)
+    return torch.cat([by_leaf.flatten(1, 2), slopes[:, 2 * leaves :]], 1)
+
+
+def _look_up(table: Tensor, k: Tensor) -> Tensor:
+    """Columns of a table `(R, K)` or `(B, R, K)` by set index: `(B, R, n)`."""
+    rows = table.shape[-2]
+    return table.expand(len(k), -1, -1).gather(2, k.expand(-1, rows, -1))
+
+
+def _within_set(x: Tensor, outside: Tensor | None, with_mass: bool = True) -> tuple[Tensor | None, Tensor]:
+    """From `x = log p`, `log s` `(B, 1, n)` and the softmax within the label-set `(B, C, n)`."""
+    assert outside is not None
+    inner = torch.where(outside, -torch.inf, x)
+    q = inner.softmax(1)
+    # Every leaf of the label-set has p = s q; the largest tells s without rounding at any logit gap.
+    return inner.amax(1, keepdim=True) - q.amax(1, keepdim=True).log_() if with_mass else None, q
+
+
+def _marginal(p: Tensor, outside: Tensor | None, log_s: Tensor | None) -> Tensor:
+    """`p`, and the mass of the label-set for the leaves in it."""
+    assert outside is not None
+    s = torch.where(outside, 0.0, p).sum(1, keepdim=True) if log_s is None else log_s.exp()
+    return torch.where(outside, p, s)
+
+
+def _focal(log_s: Tensor | None, k: Tensor, tables: Tables) -> Tensor:
+    """`(1 - s / |g|)**gamma * log(s / |g|)`; for gamma 0 `log s`, the constant is left out."""
+    assert log_s is not None
+    if not tables.gamma:
+        return log_s
+    log_x = _log_share(log_s, k, tables)
+    return (-log_x.expm1()) ** tables.gamma * log_x
+
+
+def _focal_slope(log_s: Tensor | None, k: Tensor, tables: Tables) -> Tensor:
+    """Derivative of `_focal` by log s."""
+    assert log_s is not None
+    assert tables.gamma
+    log_x = _log_share(log_s, k, tables)
+    rest = (-log_x.expm1()).clamp_min(torch.finfo(log_x.dtype).tiny)
+    return rest ** (tables.gamma - 1) * (rest - tables.gamma * log_x.exp() * log_x)
+
+
+def _log_share(log_s: Tensor, k: Tensor, tables: Tables) -> Tensor:
+    """`log(s / |g|)`; rounding may leave it a hair above 0, where the focal loss has no meaning."""
+    return (log_s - _look_up(tables.log_size, k)).clamp_max_(0)

@@ -1,0 +1,105 @@
+"""The sums on a CPU: chunks that fit the cache, side by side, each in one thread from softmax to sums.
+
+PyTorch's own threads split every operator and wait for each other after it, which costs more than it gains for
+operators this short, and much more beside other busy processes. Here a thread takes a chunk, does all of it, and takes
+the next. Chunks and the order in which their sums are added do not depend on the number of threads, so results do not
+either.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from queue import Empty, SimpleQueue
+from threading import Barrier, Lock
+
+import torch
+from torch import Tensor
+
+from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums
+from nnunet_labelset.losses.engine.tables import Tables
+
+CHUNK = 2**17  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
+
+Place = tuple[int, slice]  # sample and voxels of a chunk
+_pools: dict[int, ThreadPoolExecutor] = {}
+_lock = Lock()
+os.register_at_fork(after_in_child=_pools.clear)  # a fork has the pools but not their threads
+
+
+def cpu_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
+    x, k = logits.flatten(2), target.flatten(2)
+    places = _places(x)
+    rows = chunk_sums(x.new_zeros(1, x.shape[1], 1, dtype=tables.weights.dtype), k[:1, :, :1].long() * 0, tables)
+    sums = rows.new_empty(len(places), rows.shape[1])
+
+    def work(number: int, b: int, voxels: slice) -> None:
+        sums[number] = chunk_sums(*_chunk(x, k, b, voxels, tables), tables)[0]
+
+    _side_by_side(work, places)
+    return sums.unflatten(0, (len(x), -1)).sum(1, dtype=torch.float64).to(sums.dtype)
+
+
+def cpu_gradient(logits: Tensor, target: Tensor, tables: Tables, slopes: Tensor) -> Tensor:
+    gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    x, k, flat = logits.flatten(2), target.flatten(2), gradient.flatten(2)
+
+    def work(_: int, b: int, voxels: slice) -> None:
+        flat[b : b + 1, :, voxels] = chunk_gradient(*_chunk(x, k, b, voxels, tables), tables, slopes[b : b + 1])
+
+    _side_by_side(work, _places(x))
+    return gradient
+
+
+def _places(x: Tensor) -> list[Place]:
+    size = max(256, CHUNK // x.shape[1])
+    starts = range(0, x.shape[2], size)
+    return [(b, slice(start, start + size)) for b, start in product(range(len(x)), starts)]
+
+
+def _chunk(x: Tensor, k: Tensor, b: int, voxels: slice, tables: Tables) -> tuple[Tensor, Tensor]:
+    return x[b : b + 1, :, voxels].to(tables.weights.dtype), k[b : b + 1, :, voxels].long()
+
+
+def _side_by_side(work: Callable[[int, int, slice], None], places: list[Place]) -> None:
+    """Do the work for every place, on as many threads as PyTorch may use."""
+    threads = min(torch.get_num_threads(), len(places))
+    if threads == 1:
+        for number, place in enumerate(places):
+            work(number, *place)
+        return
+    queue: SimpleQueue[tuple[int, Place]] = SimpleQueue()
+    for item in enumerate(places):
+        queue.put(item)
+
+    def work_on() -> None:
+        with torch.no_grad():
+            try:
+                while True:
+                    number, place = queue.get_nowait()
+                    work(number, *place)
+            except Empty:
+                return
+
+    for future in [_pool(threads).submit(work_on) for _ in range(threads)]:
+        future.result()
+
+
+def _alone() -> None:
+    torch.set_num_threads(1)
+    torch.get_num_threads()  # a thread takes over the setting when it first needs it
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads whose operators do not start threads of their own."""
+    with _lock:
+        if threads not in _pools:
+            # The setting belongs to the thread, but also becomes that of threads to come: put back what it was here.
+            before, all_there = torch.get_num_threads(), Barrier(threads)
+            _pools[threads] = ThreadPoolExecutor(threads, "label-set-loss", _alone)
+            for future in [_pools[threads].submit(all_there.wait) for _ in range(threads)]:
+                future.result()
+            torch.set_num_threads(before)
+        return _pools[threads]

@@ -1,0 +1,117 @@
+"""What the sums over the voxels of a loss weigh: small tables, one column per label-set, that all devices look up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.losses.dice import DiceFunction
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The weights of a loss for K label-sets and C leaves.
+
+    `x_ic` is `p_ic`, or for a marginal Dice the mass `s_i` of the voxel's label-set where c is in it (the size of the
+    label-set is in the weights). A loss has a Dice-type term (`dice`), an entropy-type term (`gamma`), or both.
+    """
+
+    outside: Tensor  # (C, K) bool, the leaf is not in the label-set
+    weights: Tensor  # (R, K) of x**alpha in P (C rows), x in I (C), in R (C, if not as in I), log s in the entropy (1)
+    slopes: Tensor  # (R', K) what the gradients of P, I and the entropy are multiplied with
+    log_size: Tensor  # (1, K) logarithm of the number of leaves, which the focal loss divides s by
+    dice: bool
+    marginal: bool
+    alpha: int
+    gamma: float | None  # None: no entropy; 0: cross entropy; else focal
+    own_reference: bool  # R has rows of its own; else its weights are those of I
+
+    @property
+    def leaves(self) -> int:
+        return len(self.outside)
+
+    @property
+    def entropy(self) -> bool:
+        return self.gamma is not None
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Tables:
+        """The same on another device, the weights in the dtype of the sums."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+        moved = {n: t.to(device, dtype if t.is_floating_point() else t.dtype).contiguous() for n, t in tensors.items()}
+        return replace(self, **moved)
+
+
+def make_tables(
+    membership: Tensor,
+    dice: DiceFunction | None = None,
+    alpha: int = 2,
+    gamma: float | None = None,
+    ignore_full_set: bool = False,
+) -> Tables:
+    """Tables of a loss from membership, bool `(K, C)`, in float64 on the CPU."""
+    if membership.ndim != 2 or membership.dtype != torch.bool:
+        got = f"{membership.dtype} {tuple(membership.shape)}"
+        raise LabelSetError(f"Expected `membership` to be bool (K, C), as LabelSets.membership, but got {got}")
+    if alpha not in (1, 2):
+        raise LabelSetError(f"Expected `alpha` to be 1 or 2, but got {alpha}")
+    if gamma is not None and not 0 <= gamma < float("inf"):
+        raise LabelSetError(f"Expected `gamma` to be at least 0, but got {gamma}")
+    member = membership.detach().cpu()
+    inside, size = member.double(), member.sum(1, keepdim=True).double()  # (K, C), (K, 1)
+    informative = (~member.all(1, keepdim=True)).double()
+    weights, slopes, marginal, own_reference = [], [], False, False
+    if dice is not None:
+        counted = dice(inside, alpha)
+        marginal = counted.marginal
+        kept = informative if ignore_full_set else torch.ones_like(informative)
+        shared = torch.where(member, size, 1.0) if marginal else torch.ones_like(inside)  # Phi is s over the size
+        prediction = kept * counted.prediction / shared**alpha
+        intersection = kept * counted.intersection / shared
+        reference = kept * counted.reference
+        own_reference = not torch.equal(reference, intersection)
+        weights += [prediction, intersection, *([reference] if own_reference else [])]
+        # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by rounding.
+        sloping = informative if marginal else torch.ones_like(informative)
+        slopes += [alpha * prediction * sloping, intersection * sloping]
+    if gamma is not None:
+        # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as the constant it is.
+        counts = informative if ignore_full_set or gamma == 0 else torch.ones_like(informative)
+        weights.append(counts)
+        slopes.append(informative)
+    return Tables(
+        (~member).T,
+        torch.cat(weights, 1).T,
+        torch.cat(slopes, 1).T,
+        size.log().T if gamma else torch.zeros_like(size.T),
+        dice is not None,
+        marginal,
+        int(alpha),
+        None if gamma is None else float(gamma),
+        own_reference,
+    )
+
+
+class VoxelSums(NamedTuple):
+    """Sums over the voxels of each sample; what the loss has no use for is None."""
+
+    prediction: Tensor | None  # (B, C) P
+    intersection: Tensor | None  # (B, C) I
+    negative_entropy: Tensor | None  # (B, 1) of log s_i, or its likes for the focal loss
+    reference: Tensor | None  # (B, C) R, without gradient
+    voxels: Tensor | None  # (B, 1) that the entropy is over, without gradient
+
+
+def split_sums(sums: Tensor, tables: Tables) -> VoxelSums:
+    """Name the columns of the sums `(B, R)` that `chunk_sums` returns."""
+    leaves = tables.leaves
+    names = ["prediction", "intersection", "reference"] if tables.own_reference else ["prediction", "intersection"]
+    names = (names if tables.dice else []) + (["negative_entropy"] if tables.entropy else [])
+    names += ["reference"] if tables.dice and not tables.own_reference else []
+    names += ["voxels"] if tables.entropy else []
+    sizes = [1 if name in ("negative_entropy", "voxels") else leaves for name in names]
+    parts = dict(zip(names, sums.split(sizes, 1), strict=True))
+    return VoxelSums(*(parts.get(name) for name in VoxelSums._fields))
