@@ -129,12 +129,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin):
         plain = super()._build_loss()
         options = {}
         if self.loss_class.dice is not None:
-            options = {
-                "batch_dice": self.configuration_manager.batch_dice,
-                "ddp": self.is_ddp,
-                "ignore_full_set": True,
-            }
+            options = {"batch_dice": self.configuration_manager.batch_dice, "ddp": self.is_ddp}
         loss = self.loss_class(self.label_sets, **options)
+        loss.ignore_full_set = True  # as nnU-Net does with its ignore label
         if not isinstance(plain, DeepSupervisionWrapper):
             return loss
         plain.loss = loss
