@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
+import edt
 import numpy as np
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProtocol, interpret
 from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
+from nnunet_labelset.dataset_conversion.reading import CaseReader, Volume, counted
 from nnunet_labelset.dataset_conversion.storage import Storage, count_values, remap
-from nnunet_labelset.dataset_conversion.volumes import Volume, dilate, write_volume
-from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
+from nnunet_labelset.io.volume import write_voxels
 from nnunet_labelset.nnunet.raw import TRAINING
 
 # Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody labelled.
@@ -71,9 +69,9 @@ class _Conversion:
             if region is None:
                 result.problems.append(f"{job.images[0]}: --mask-images: this case has no mask")
                 return None
-            kept = dilate(region, job.mask_images, reference.spacing[::-1])
+            kept = dilate(region, job.mask_images, reference.place.spacing[::-1])
             good = [self.masked(image, path, kept) for path, image in zip(job.images, good, strict=True)]
-        return good, replace(reference, array=values) if values is not None else None
+        return good, Volume(values, reference.place) if values is not None else None
 
     def remap(self, labels: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
         """The target values, after checks of the values against the protocol."""
@@ -146,33 +144,35 @@ class _Conversion:
         if np.array_equal(array, image.array):
             return image
         self.reader.changed.add(path)
-        return replace(image, array=array)
+        return Volume(array, image.place)
 
     def write(self, images: list[Volume], labels: Volume | None) -> None:
+        """Each file is whole on disk before it gets its name; what cannot be written ends the run."""
+        assert self.folder is not None
+        suffix = "Tr" if self.job.part == TRAINING else "Ts"
         if labels is not None:
-            with self.target("labels", self.job.case) as temporary:
-                write_volume(labels, temporary)
+            write_voxels(self.folder / f"labels{suffix}" / f"{self.job.case}{self.job.ending}", *labels)
         for channel, (path, image) in enumerate(zip(self.job.images, images, strict=True)):
-            with self.target("images", f"{self.job.case}_{channel:04d}") as temporary:
-                if path in self.reader.changed or not path.name.endswith(self.job.ending):
-                    write_volume(image, temporary)
-                elif self.job.link:
+            target = self.folder / f"images{suffix}" / f"{self.job.case}_{channel:04d}{self.job.ending}"
+            if path in self.reader.changed or not path.name.endswith(self.job.ending):
+                write_voxels(target, *image)
+                continue
+            with new_file(target) as temporary:
+                if self.job.link:
                     os.symlink(path.resolve(), temporary)
                 else:
                     shutil.copyfile(path, temporary)
 
-    @contextmanager
-    def target(self, kind: str, name: str) -> Iterator[Path]:
-        """A temporary name beside the file, which then takes its place; a leftover of a killed run is removed."""
-        assert self.folder is not None
-        part = self.folder / (kind + ("Tr" if self.job.part == TRAINING else "Ts"))
-        temporary = part / f".{name}{self.job.ending}"
-        try:
-            part.mkdir(parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)
-            yield temporary
-            os.replace(temporary, part / f"{name}{self.job.ending}")
-        except (OSError, RuntimeError) as error:  # SimpleITK raises RuntimeError
-            temporary.unlink(missing_ok=True)
-            reason = str(error).strip().splitlines()[-1].strip()
-            raise LabelSetError(f"{part / name}{self.job.ending}: not written: {reason}") from None
+
+def dilate(region: np.ndarray, distance: float, spacing: tuple[float, ...]) -> np.ndarray:
+    """Voxels (z, y, x) not farther than `distance` mm from the region."""
+    result = np.zeros_like(region)
+    if region.any():
+        box = []  # the region and its surroundings
+        for axis, step in enumerate(spacing):
+            occupied = np.flatnonzero(region.any(axis=tuple({0, 1, 2} - {axis})))
+            radius = int(min(distance / step, region.shape[axis])) + 1
+            box.append(slice(max(0, int(occupied[0]) - radius), int(occupied[-1]) + radius + 1))
+        away = edt.edt(np.ascontiguousarray(~region[tuple(box)]), anisotropy=spacing)
+        result[tuple(box)] = away <= distance + 1e-5
+    return result

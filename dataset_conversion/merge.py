@@ -179,14 +179,15 @@ def _rename(option: str, parts: Sequence[Part], keys: Mapping[int, set[str]], gi
 def common_leaves(parts: Sequence[Part]) -> tuple[str, ...]:
     """Background and all leaves, in the order of the data sets and of their values.
 
-    A leaf that no data set has by itself, but only a `--label` as one of several, is a slip: nothing could teach it.
+    A leaf that no data set has, but only a `--label` as one of several, is a slip: nothing could teach it.
     """
     leaves = tuple(dict.fromkeys(["background", *(leaf for part in parts for n in part.names.values() for leaf in n)]))
-    alone = {names[0] for part in parts for names in part.names.values() if len(names) == 1}
+    known = {names[0] for part in parts for names in part.names.values() if len(names) == 1}
+    known.update(*(part.contract.leaf_names for part in parts))
     for leaf in leaves:
-        if leaf not in alone:
-            hint = did_you_mean(leaf, sorted(alone - {"background"}))
-            raise LabelSetError(f"--label ...+{leaf}: no data set has '{leaf}' by itself{hint}")
+        if leaf not in known:
+            hint = did_you_mean(leaf, sorted(known - {"background"}))
+            raise LabelSetError(f"--label ...+{leaf}: no data set has a label '{leaf}'{hint}")
     return leaves
 
 

@@ -20,8 +20,7 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
 
 Rows = Mapping[tuple[str | None, str], Row]
-LONGEST_NAME = 200  # a file name has at most 255 bytes, and the case is not all of it
-RENAME = "or give it another name in a case list (--annotated FILE.csv, column 'name')"
+RENAME = ": a case list can rename it (--annotated FILE.csv, column 'name')"
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,10 @@ class Plan:
 
     def add_name(self, case: str, where: str, way_out: str) -> None:
         """Check a name; names that differ only in case are one file on some systems."""
-        check_name(case, f"{where}: case")
-        if len(case) > LONGEST_NAME:
-            raise LabelSetError(f"{where}: case '{case[:20]}...': {len(case)} characters are too many: {RENAME}")
+        try:
+            check_name(case, f"{where}: case")
+        except LabelSetError as error:
+            raise LabelSetError(f"{error}{RENAME}") from None
         if case.lower() in self.places:
             raise LabelSetError(f"{where}: case '{case}' is also in {self.places[case.lower()]}: {way_out}")
         self.places[case.lower()] = where
@@ -94,7 +94,7 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
                 case = row.name
             made.problems += [(case, text) for text in found.problems]
             try:
-                made.add_name(case, where, f"give one source a prefix (--prefix), {RENAME}")
+                made.add_name(case, where, f"give one source a prefix (--prefix){RENAME}")
                 declared = row is not None and row.annotated is not None
                 if source.varies and not (declared or options.infer_annotated or source.per_structure):
                     undeclared.append(case)

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.storage import count_values
-from nnunet_labelset.dataset_conversion.volumes import Volume, count_not_finite, read_volume
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import geometry_difference, integer_array
+from nnunet_labelset.io.volume import Place, geometry_difference, integer_array, read_voxels
+
+
+class Volume(NamedTuple):
+    """Voxels (z, y, x) in their place."""
+
+    array: np.ndarray
+    place: Place
 
 
 class CaseReader:
@@ -29,34 +36,45 @@ class CaseReader:
         """A 3D volume of finite values, or None after noting the problem."""
         self.current = path
         try:
-            volume = read_volume(path)
-            if volume.array.ndim == 4:
-                if len(volume.array) > 1 and not self.job.first_volume:
-                    raise LabelSetError(f"{path}: 4D, size {volume.GetSize()}: 'first_volume = true' takes volume 0")
-                self.result.notes.append(Note("4D file, volume 0 taken"))
-                volume = replace(volume, array=volume.array[0])
-                self.changed.add(path)
-            if volume.array.ndim != 3:
-                raise LabelSetError(f"{path}: expected a 3D volume, but got {volume.array.ndim}D")
-            return self.finite(volume, path, image)
+            array, place = read_voxels(path)
+            if np.iscomplexobj(array) or place.components != 1:
+                raise LabelSetError(f"{path}: expected one number per voxel, but got colours, vectors or complex ones")
+            if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # no writer writes them
+                array = array.astype(np.float64)
+            if array.ndim == 4:
+                if len(array) > 1 and not self.job.first_volume:
+                    raise LabelSetError(f"{path}: 4D, size {place.size}: 'first_volume = true' takes volume 0")
+                array, place = self.note(path, "4D file, volume 0 taken", array[0]), _spatial(place)
+            if array.ndim != 3:
+                raise LabelSetError(f"{path}: expected a 3D volume, but got {array.ndim}D")
+            if place.refused:  # by the reader of nnU-Net
+                array = self.note(path, "header rewritten, as ITK does not read it", array, about=place.refused)
+            if place.ambiguous and image:
+                self.result.notes.append(Note("qform and sform differ, programs may see the volume elsewhere"))
+            return Volume(self.finite(array, path, image), place)
         except LabelSetError as error:
             self.result.problems.append(str(error))
             return None
 
-    def finite(self, volume: Volume, path: Path, image: bool) -> Volume:
-        count = count_not_finite(volume.array)
+    def note(self, path: Path, kind: str, array: np.ndarray, about: str = "") -> np.ndarray:
+        """Tell that the file at `path` is not written as it was; returns what will be written."""
+        self.result.notes.append(Note(kind, about))
+        self.changed.add(path)
+        return array
+
+    def finite(self, array: np.ndarray, path: Path, image: bool) -> np.ndarray:
+        count = count_not_finite(array)
         if not count:
-            return volume
+            return array
         if not self.job.replace_nan:
             raise LabelSetError(f"{path}: {count} voxels are NaN or infinite: 'replace_nan = true' makes them 0")
-        self.result.notes.append(Note(f"NaN {'in the image' if image else 'among the labels'} replaced by 0"))
-        self.changed.add(path)
-        return replace(volume, array=np.nan_to_num(volume.array, nan=0.0, posinf=0.0, neginf=0.0))
+        kind = f"NaN {'in the image' if image else 'among the labels'} replaced by 0"
+        return self.note(path, kind, np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0))
 
     def check_geometry(self, volume: Volume | None, path: Path, reference: Volume | None, other: Path) -> bool:
         if volume is None or reference is None:
             return False
-        difference = geometry_difference(volume, reference)
+        difference = geometry_difference(volume.place, reference.place)
         if difference:
             self.result.problems.append(f"{path}: geometry differs from {other.name}: {difference}")
         return not difference
@@ -113,3 +131,22 @@ class CaseReader:
 def counted(counts: Mapping[int, int]) -> str:
     """Values and their voxels for a message."""
     return some(f"{value} ({count} voxels)" for value, count in sorted(counts.items()))
+
+
+def _spatial(place: Place) -> Place:
+    """The place of one volume of a 4D file."""
+    direction = np.reshape(place.direction, (4, 4))[:3, :3].ravel().tolist()
+    return replace(
+        place, size=place.size[:3], spacing=place.spacing[:3], origin=place.origin[:3], direction=tuple(direction)
+    )
+
+
+def count_not_finite(array: np.ndarray) -> int:
+    """How many voxels are NaN or infinite."""
+    if not np.issubdtype(array.dtype, np.floating):
+        return 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        # A sum is finite only if all its terms are, and needs no array of booleans.
+        if np.isfinite(np.sum(array, dtype=np.float64)):
+            return 0
+    return int(np.count_nonzero(~np.isfinite(array)))

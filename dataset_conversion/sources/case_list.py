@@ -1,8 +1,7 @@
-"""Case lists: CSV (or TSV) files with one row per case, for what differs from case to case."""
+"""Case lists: tables with one row per case, for what differs from case to case."""
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.tables import read_table
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 COLUMNS = ("case", "name", "source", "part", "annotated")
@@ -32,15 +32,8 @@ def read_case_list(
     path: Path, leaves: tuple[str, ...], channels: tuple[str, ...] = (), folder: Path | None = None
 ) -> dict[tuple[str | None, str], Row]:
     """Rows of a case list by (source, case); with `channels`, the columns image, label and mask are read as well."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", skipinitialspace=True)
-            lines = [(reader.line_num, line) for line in reader]
-            columns = list(reader.fieldnames or ())
-    except FileNotFoundError:
-        raise LabelSetError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise LabelSetError(f"{path}: not readable as a table: {error}") from None
+    table = read_table(path)
+    columns = list(table[0])
     images = {"image": channels[0]} if len(channels) == 1 else {f"image_{channel}": channel for channel in channels}
     known = [*COLUMNS, *images, *(("label", "mask") if channels else ())]
     for column in columns:
@@ -50,13 +43,9 @@ def read_case_list(
         if column not in columns:
             raise LabelSetError(f"{path}: expected a column '{column}' in the first line, but got {', '.join(columns)}")
     rows: dict[tuple[str | None, str], Row] = {}
-    for number, line in lines:
-        where = f"{path}, line {number}"
-        if None in line or None in line.values():
-            raise LabelSetError(f"{where}: expected {len(columns)} cells: put texts with commas in quotes")
-        cells = {column: (line.get(column) or "").strip() for column in known}
-        if any("\0" in cell for cell in cells.values()):
-            raise LabelSetError(f"{where}: a NUL character in the table")
+    for line in table:
+        where = line.where
+        cells = dict.fromkeys(known, "") | line
         if not cells["case"]:
             raise LabelSetError(f"{where}: no case name")
         if cells["part"] not in ("", TRAINING, TEST):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 
+from nnunet_labelset.dataset_conversion.case import dilate
 from nnunet_labelset.dataset_conversion.meaning import BACKGROUND, Mask, SourceProtocol, interpret
 from nnunet_labelset.dataset_conversion.storage import allocate, count_values, remap
-from nnunet_labelset.dataset_conversion.volumes import dilate
 
 C = 5
 

@@ -142,7 +142,43 @@ def test_label_sets_survive(tmp_path_factory, data):
             assert set(sets[truth == value]) == {frozenset(exact)}
 
 
+def test_names_that_are_for_the_user_to_confirm(raw, capsys):
+    """Equal names are united, nearly equal ones are not: both are told."""
+    labels = {BACKGROUND: 0, "Liver": 1, "cancer": 2, "vertebra_1": 3}
+    write_nnunet(raw, "Dataset030_More", labels, {"m": slabs(1, 2, 3)})
+    write_nnunet(raw, "Dataset031_Bones", {BACKGROUND: 0, "vertebra_2": 1}, {"b": slabs(1)})
+    assert merge("3", "30", "31") == 0
+    out = capsys.readouterr().out
+    assert "united because their names are equal; the same structure? cancer (3, 30)" in out
+    assert "kept apart, though their names are nearly equal: 'liver' (3) and 'Liver' (30)" in out
+    assert "--label '30:Liver=liver'" in out
+    assert "'vertebra_1'" not in out  # other numbers are other bones
+    assert "images are links into the data sets that were merged: --copy copies them" in out
+    assert merge("3", "30", "31", "--label", "30:Liver=liver", "--copy", "--overwrite") == 0
+    out = capsys.readouterr().out
+    assert "nearly equal" not in out
+    assert "links" not in out
+
+
+def test_label_for_folders_and_prefixes_that_are_unique(tmp_path):
+    """Two data sets of one name in two places; options may name a data set by its folder, with or without a slash."""
+    folders = []
+    for place in ("one", "two:b"):
+        folders.append(write_nnunet(tmp_path / place, "Dataset003_Liver", {BACKGROUND: 0, "x": 1}, {"c": slabs(1)}))
+    given = [f"{folder}/" for folder in folders]
+    labels = [f"--label={folder}:x={leaf}" for folder, leaf in zip(folders, ("liver", "spleen"), strict=True)]
+    assert merge(*given, "-o", str(tmp_path), "--prefix", *labels) == 0
+    contract = contract_of(tmp_path / "Dataset050_All")
+    assert contract.leaf_names == (BACKGROUND, "liver", "spleen")
+    assert list(contract.cases) == ["Dataset003_Liver_1_c", "Dataset003_Liver_2_c"]
+
+
 MISTAKES = {
+    "only_in_a_set": (
+        ["3", "9", "--label", "9:spleen=spleen+livre"],
+        "no data set has a label 'livre'; did you mean 'liver'?",
+    ),
+    "label_dataset_is_named": (["3", "9", "--label", "9:spleeen=x"], "9 has no such label; did you mean 'spleen'?"),
     "twice": (["3", "Dataset003_Liver"], "is given twice"),
     "unknown": (["3", "4"], "no data set 4"),
     "label_syntax": (["3", "9", "--label", "cancer=tumour"], "expected DATASET:LABEL=LEAF"),
