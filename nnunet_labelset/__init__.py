@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__version__ = "0.1.0"  # the only place: pyproject.toml reads it here, CITATION.cff is checked by a test
+
 from typing import TYPE_CHECKING, Any
 
 from nnunet_labelset.contract import Contract
@@ -10,7 +12,6 @@ from nnunet_labelset.errors import LabelSetError
 if TYPE_CHECKING:
     from nnunet_labelset.losses.label_sets import LabelSets
 
-__version__ = "0.1.0"
 __all__ = ["Contract", "LabelSetError", "LabelSets", "__version__"]
 
 

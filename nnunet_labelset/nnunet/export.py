@@ -1,7 +1,7 @@
 """`nnunet_labelset export`: a trained model as a zip that stock nnU-Net installs and predicts with, without us.
 
-The network is nnU-Net's own, so that the checkpoint only has to name the built-in trainer that it was derived from. The
-names of the training cases and the state of the optimiser stay behind.
+The network is nnU-Net's own, so that the checkpoint only has to name the built-in trainer that it was derived from.
+Only what prediction needs is taken along: names of cases and the state of the optimiser stay behind.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,15 +23,28 @@ from nnunet_labelset.contract import BLOCK
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.discovery import trainers_folder
+from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.discovery import external_trainers
+from nnunet_labelset.nnunet.model_card import model_card
 
-CHECKPOINT = "checkpoint_final.pth"
+CHECKPOINT = names.FINAL_CHECKPOINT
+# What nnU-Net reads when it predicts, and what tells people about the data; all else in these files stays behind.
+DATASET_KEYS = (
+    *("channel_names", "labels", "regions_class_order", "file_ending", "overwrite_image_reader_writer", "numTraining"),
+    *("name", "description", "reference", "licence", "license", "release"),
+)
+CHECKPOINT_KEYS = ("network_weights", "init_args", "trainer_name", "inference_allowed_mirroring_axes", "current_epoch")
 
 PREDICT = Path(__file__).parent / "scripts" / "predict_logits.py"
 
 
-def export(model: Path, output: Path, folds: list[str] | None = None, overwrite: bool = False) -> None:
-    """Write the zip, after the exported model has given the same logits as the original one."""
+def export(
+    model: Path, output: Path, folds: list[str] | None = None, overwrite: bool = False, card: bool = False
+) -> None:
+    """Write the zip, after the exported model has given the same logits as the original one.
+
+    With `card` a model card to fill in goes into the zip and beside it.
+    """
     if output.exists() and not overwrite:
         raise LabelSetError(f"{output}: exists already; --overwrite replaces it")
     if output.suffix != ".zip":
@@ -38,7 +52,10 @@ def export(model: Path, output: Path, folds: list[str] | None = None, overwrite:
     if not model.is_dir():
         trained = sorted(path.name for path in model.parent.glob("*__*__*") if path.is_dir())
         raise LabelSetError(f"{model}: no such model; trained: {some(trained) or 'none'}")
-    trained = sorted(path.parent.name[len("fold_") :] for path in model.glob(f"fold_*/{CHECKPOINT}"))
+    trained = sorted(
+        path.parent.name.removeprefix(names.fold_name(""))
+        for path in model.glob(f"{names.fold_name('*')}/{CHECKPOINT}")
+    )
     missing = sorted(set(folds or []) - set(trained))
     if missing or not trained:
         raise LabelSetError(f"{model}: fold {some(missing) or '0'} is not trained to its end ({CHECKPOINT} is missing)")
@@ -47,7 +64,10 @@ def export(model: Path, output: Path, folds: list[str] | None = None, overwrite:
     with tempfile.TemporaryDirectory(prefix=".labelset_export_", dir=output.parent) as scratch:
         # nnU-Net takes the class from the checkpoint and the folder from -tr: the name that users know can stay.
         copy = Path(scratch) / "unzipped" / model.parent.name / model.name
-        trainer = _write_copy(model, copy, folds)
+        builtin = _write_copy(model, copy, folds)
+        postprocessing = _copy_postprocessing(model, copy, folds)
+        if card:
+            (copy / "README.md").write_text(model_card(model, folds, builtin), encoding="utf-8")
         archive = Path(scratch) / "model.zip"
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
             for path in sorted(copy.rglob("*")):
@@ -57,17 +77,30 @@ def export(model: Path, output: Path, folds: list[str] | None = None, overwrite:
         theirs = _predict(copy, folds, Path(scratch) / "theirs.npy", with_plugin=False)
         if not np.array_equal(ours.argmax(0), theirs.argmax(0)) or not np.allclose(ours, theirs, atol=1e-5):
             raise LabelSetError(f"{model}: the exported model predicts something else; nothing was written")
+        if card:
+            os.replace(copy / "README.md", output.with_suffix(".md"))
         os.replace(archive, output)
-    known_as, _, configuration = model.name.split("__")
-    name = f"-d {model.parent.name} -tr {known_as} -c {configuration} -f {' '.join(folds)}"
-    previous = read_json(model / "plans.json")["configurations"].get(configuration, {}).get("previous_stage")
+    print(f"{output}: folds {', '.join(folds)}; stock nnU-Net gives the same segmentation, without this package.")
+    print(f"Elsewhere, type:\n{how_to_predict(model, output.name, folds, postprocessing)}")
+
+
+def how_to_predict(model: Path, archive: str, folds: list[str], postprocessing: Path | None) -> str:
+    """The commands of stock nnU-Net, as they must be typed: the model keeps the name of its trainer."""
+    trainer, plans, configuration = names.model_words(model)
+    words = f"-d {model.parent.name} -tr {trainer} -p {plans} -c {configuration} -f {' '.join(folds)}"
+    previous = read_json(model / names.PLANS)["configurations"].get(configuration, {}).get("previous_stage")
+    lines = [f"  nnUNetv2_install_pretrained_model_from_zip {archive}"]
     if previous:  # nnU-Net predicts a cascade stage by stage
-        name += f" -prev_stage_predictions PREDICTIONS_OF_{previous}\n(export {previous} as well: it predicts first)"
-    print(
-        f"{output}: folds {', '.join(folds)} as {trainer}; stock nnU-Net gives the same segmentation.\n"
-        f"Elsewhere: nnUNetv2_install_pretrained_model_from_zip {output.name}\n"
-        f"           nnUNetv2_predict -i INPUT -o OUTPUT {name}"
-    )
+        words += f" -prev_stage_predictions PREDICTIONS_OF_{previous}"
+        lines.append(f"  # {previous} predicts first: export and install it as well")
+    lines.append(f"  nnUNetv2_predict -i INPUT -o OUTPUT {words}")
+    if postprocessing is not None:
+        folder = f"$nnUNet_results/{model.parent.name}/{model.name}"
+        lines.append(
+            f"  nnUNetv2_apply_postprocessing -i OUTPUT -o POSTPROCESSED -pp_pkl_file {folder}/{postprocessing} "
+            f"-plans_json {folder}/{names.PLANS} -dataset_json {folder}/{names.DATASET}"
+        )
+    return "\n".join(lines)
 
 
 def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
@@ -76,34 +109,44 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
     from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
     builtin = ""
-    write_json(copy / "dataset.json", _without_cases(read_json(model / "dataset.json")))
-    write_json(copy / "plans.json", read_json(model / "plans.json"))
+    write_json(copy / names.DATASET, _without_cases(read_json(model / names.DATASET)))
+    write_json(copy / names.PLANS, read_json(model / names.PLANS))
     for fold in folds:
-        source, target = model / f"fold_{fold}", copy / f"fold_{fold}"
+        source, target = model / names.fold_name(fold), copy / names.fold_name(fold)
         target.mkdir(parents=True)
         checkpoint = torch.load(source / CHECKPOINT, map_location="cpu", weights_only=False)
         if not builtin:
-            os.environ.setdefault("nnUNet_extTrainer", trainers_folder())
+            os.environ[names.EXTERNAL_TRAINERS] = external_trainers()
             with contextlib.redirect_stdout(io.StringIO()):  # nnU-Net tells where it looks
                 trainer = recursive_find_trainer_class_by_name(checkpoint["trainer_name"])
             builtin = next(cls.__name__ for cls in trainer.__mro__ if cls.__module__.startswith("nnunetv2."))
         init_args = {**checkpoint["init_args"], "dataset_json": _without_cases(checkpoint["init_args"]["dataset_json"])}
-        checkpoint |= {"trainer_name": builtin, "init_args": init_args, "optimizer_state": None}
-        torch.save(checkpoint, target / CHECKPOINT)
-        if (source / "progress.png").is_file():
-            (target / "progress.png").write_bytes((source / "progress.png").read_bytes())
+        kept = {key: checkpoint[key] for key in CHECKPOINT_KEYS if key in checkpoint}
+        torch.save({**kept, "trainer_name": builtin, "init_args": init_args}, target / CHECKPOINT)
+        if (source / names.PROGRESS).is_file():
+            shutil.copyfile(source / names.PROGRESS, target / names.PROGRESS)
     return builtin
 
 
 def _without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in dataset_json.items() if key != "dataset"}
-    return {**kept, BLOCK: {**kept[BLOCK], "cases": {}}} if BLOCK in kept else kept
+    kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
+    return {**kept, BLOCK: {**dataset_json[BLOCK], "cases": {}}} if BLOCK in dataset_json else kept
+
+
+def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | None:
+    """What find_best_configuration decided for exactly these folds; returns where it lies in the model folder."""
+    place = Path(names.crossvalidation_name(folds), names.POSTPROCESSING)
+    if not (model / place).is_file():
+        return None
+    (copy / place).parent.mkdir()
+    shutil.copyfile(model / place, copy / place)
+    return place
 
 
 def _predict(folder: Path, folds: list[str], output: Path, with_plugin: bool) -> np.ndarray:
-    environment = {key: value for key, value in os.environ.items() if key != "nnUNet_extTrainer"}
+    environment = {key: value for key, value in os.environ.items() if key != names.EXTERNAL_TRAINERS}
     if with_plugin:
-        environment["nnUNet_extTrainer"] = os.environ.get("nnUNet_extTrainer", trainers_folder())
+        environment[names.EXTERNAL_TRAINERS] = external_trainers()
     command = [sys.executable, str(PREDICT), str(folder), ",".join(folds), str(output)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -30,6 +30,7 @@ def test_data_only(tiny: Path, capsys: pytest.CaptureFixture) -> None:
     assert not (tiny / "nnUNet_raw").exists()
 
 
+@pytest.mark.slow
 def test_the_whole_road_and_again(tiny: Path, capfd: pytest.CaptureFixture) -> None:
     assert main(["demo"]) == 0
     first = capfd.readouterr().out

@@ -1,4 +1,4 @@
-"""One tiny preprocessed data set for the tests of the trainers."""
+"""The tiny preprocessed data set for trainers that are made in the process of the tests."""
 
 from __future__ import annotations
 
@@ -7,19 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
-
-
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> tiny.NNUNet:
-    """Planned and preprocessed by nnU-Net's own commands, with a network cut down through the plans file."""
-    nnunet = tiny.NNUNet(tmp_path_factory.mktemp("nnunet"))
-    tiny.write_raw(nnunet.raw)
-    nnunet.run("nnUNetv2_plan_and_preprocess", "-d", 901, "--verify_dataset_integrity", "--no_pp", "-np", 1)
-    nnunet.run("nnUNetv2_plan_experiment", "-d", 901, "-pl", "nnUNetPlannerResEncM")
-    for plans in (nnunet.preprocessed / tiny.NAME).glob("nnUNet*Plans.json"):
-        tiny.shrink_plans(plans)
-    nnunet.run("nnUNetv2_preprocess", "-d", 901, "-c", "2d", "3d_fullres", "3d_lowres", "-np", 1)
-    return nnunet
 
 
 @pytest.fixture

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -128,24 +130,47 @@ def test_predict_ensemble_and_select(prepared: tiny.NNUNet, tmp_path: Path) -> N
 
 def test_export_for_stock_nnunet(prepared: tiny.NNUNet, tmp_path: Path) -> None:
     archive = tmp_path / "model.zip"
-    done = prepared.run("nnunet_labelset", "export", "-d", 901, "-tr", LEAF_DICE, "-o", archive)
+    model = prepared.model_folder(LEAF_DICE)
+    content = json.loads((model / "dataset.json").read_text())
+    listed = {"training": [{"image": "./imagesTr/part_0.nii.gz"}], "remark": "part_0 is Mr X"}
+    (model / "dataset.json").write_text(json.dumps({**content, **listed}))
+    chosen = model / "crossval_results_folds_0_1" / "postprocessing.pkl"
+    chosen.parent.mkdir(exist_ok=True)
+    chosen.write_bytes(pickle.dumps(([], [])))
+    words = ["nnunet_labelset", "export", "-d", 901, "-tr", LEAF_DICE, "-o", archive, "--model-card"]
+    done = prepared.run(*words)
     assert "stock nnU-Net gives the same segmentation" in done.stdout
-    again = prepared.run("nnunet_labelset", "export", "-d", 901, "-tr", LEAF_DICE, "-o", archive, check=False)
+    again = prepared.run(*words, check=False)
     assert again.returncode == 1
     assert "exists already" in again.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.zip"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.md", "model.zip"]
+    card = (tmp_path / "model.md").read_text()
+    assert f"`{LEAF_DICE}`" in card
+    assert "| 3 | dot | 4 of 8 |" in card
+    with zipfile.ZipFile(archive) as zipped:
+        for name in zipped.namelist():
+            assert b"part_0" not in zipped.read(name), f"{name} names a case"
 
     stock = tiny.NNUNet(tmp_path / "stock")  # a machine without the plugin: no external trainers
     del stock.environment["nnUNet_extTrainer"]
-    stock.run("nnUNetv2_install_pretrained_model_from_zip", archive)
-    assert "part_0" not in (stock.model_folder(LEAF_DICE) / "dataset.json").read_text()
     images = prepared.raw / tiny.NAME / "imagesTs"
-    for nnunet, output in ((prepared, "ours"), (stock, "theirs")):
-        arguments = ["-i", images, "-o", tmp_path / output, "-d", tiny.NAME, "-c", "3d_fullres", "-tr", LEAF_DICE]
-        workers = ["-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta"]
-        nnunet.run("nnUNetv2_predict", *arguments, "-f", 0, 1, *workers)
+    workers = ["-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta"]
+    typed = [line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2_")]
+    places = {
+        "model.zip": archive,
+        "INPUT": images,
+        "OUTPUT": tmp_path / "theirs",
+        "POSTPROCESSED": tmp_path / "better",
+    }
+    for command in typed:  # what the export tells the user to type
+        arguments = [places.get(word, word.replace("$nnUNet_results", str(stock.results))) for word in command[1:]]
+        stock.run(command[0], *arguments, *(workers if command[0] == "nnUNetv2_predict" else ()))
+    assert len(typed) == 3
+    arguments = ["-i", images, "-o", tmp_path / "ours", "-d", tiny.NAME, "-c", "3d_fullres", "-tr", LEAF_DICE]
+    prepared.run("nnUNetv2_predict", *arguments, "-f", 0, 1, *workers)
     for name in ("test_100.nii.gz", "test_101.nii.gz"):
         assert np.array_equal(segmentation(tmp_path / "ours" / name), segmentation(tmp_path / "theirs" / name))
+        assert (tmp_path / "better" / name).is_file()
 
 
 def test_a_mistake_is_one_line_on_the_screen(prepared: tiny.NNUNet) -> None:

@@ -1,0 +1,99 @@
+"""A model card in the style of Hugging Face, from what lies in a model folder; no case is named in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nnunet_labelset import __version__
+from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.evaluation.statistics import describe
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet import names
+
+CARD = """\
+---
+license: to be filled in
+library_name: nnunetv2
+pipeline_tag: image-segmentation
+tags: [medical-imaging, nnunet, partial-supervision]
+---
+
+# {dataset}
+
+nnU-Net v2 {configuration}, plans {plans}, folds {folds}, channels {channels}.
+Trained with `{trainer}` of nnunet_labelset {version}; the checkpoints name nnU-Net's `{builtin}`, whose network it is.
+
+## Labels
+
+| value | label | training cases that annotate it | Dice in validation: mean [95 % interval] |
+| --- | --- | --- | --- |
+{labels}
+
+Dice counts only where a label is annotated. The interval is a bootstrap over the validated cases.
+
+## Protocols: how the training cases were annotated
+
+{protocols}
+
+## Licence, training data and consent, intended use, limits, citation
+
+To be filled in.
+"""
+
+
+def model_card(model: Path, folds: list[str], builtin: str) -> str:
+    """Labels, protocols, coverage, scores with intervals and the true trainer; what only people know is left open."""
+    trainer, plans, configuration = names.model_words(model)
+    dataset_json = read_json(model / names.DATASET)
+    contract = Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
+    return CARD.format(
+        dataset=model.parent.name,
+        configuration=configuration,
+        plans=plans,
+        folds=", ".join(folds),
+        channels=", ".join(map(str, dataset_json.get("channel_names", {}).values())),
+        trainer=trainer,
+        version=__version__,
+        builtin=builtin,
+        labels="\n".join(_labels(dataset_json["labels"], contract, _validation_dice(model, folds))),
+        protocols="\n".join(_protocols(contract)) if contract else "Not declared.",
+    )
+
+
+def _labels(labels: dict[str, object], contract: Contract | None, scores: dict[str, list[float]]) -> list[str]:
+    coverage = contract.coverage() if contract else {}
+    lines = []
+    for name, value in labels.items():
+        if contract is None or name in coverage:
+            dice = describe(scores.get(str(value), ()), interval=True)
+            said = "not scored" if dice.mean is None else f"{dice.mean:.3f}, {dice.n} cases"
+            if dice.mean is not None and dice.low is not None and dice.high is not None:
+                said = f"{dice.mean:.3f} [{dice.low:.3f}, {dice.high:.3f}], {dice.n} cases"
+            seen = f"{coverage[name]} of {len(contract.cases)}" if contract else "not declared"
+            lines.append(f"| {value} | {name} | {seen} | {said} |")
+    return lines
+
+
+def _protocols(contract: Contract) -> list[str]:
+    lines = []
+    for protocol, sets in contract.protocols.items():
+        number = list(contract.cases.values()).count(protocol)
+        unknown = [
+            f"{contract.value_names[value]} may be {' or '.join(contract.leaf_names[leaf] for leaf in sorted(labels))}"
+            for value, labels in enumerate(sets)
+            if 1 < len(labels) < contract.num_leaves
+        ]
+        lines.append(f"- {protocol} ({number} cases): {'; '.join(unknown) or 'every value stands for itself'}")
+    return lines
+
+
+def _validation_dice(model: Path, folds: list[str]) -> dict[str, list[float]]:
+    """Dice of every validated case in which a label has a score, by value."""
+    scores: dict[str, list[float]] = {}
+    for fold in folds:
+        summary = model / names.fold_name(fold) / names.VALIDATION / names.SUMMARY
+        for case in read_json(summary)["metric_per_case"] if summary.is_file() else ():
+            for value, metrics in case["metrics"].items():
+                if metrics["Dice"] == metrics["Dice"]:  # not NaN
+                    scores.setdefault(value, []).append(metrics["Dice"])
+    return scores

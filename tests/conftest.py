@@ -1,0 +1,53 @@
+"""How the suite is spread over the cores, and the data set that nnU-Net has preprocessed for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from tests.helpers import tiny
+
+# Files whose tests build on each other: they stay together on one core, in their order.
+IN_ORDER = ("test_nnunet_commands.py",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long work first, so that no core is left alone with it in the end; what needs nnU-Net's commands is slow."""
+    for item in items:
+        if "prepared" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+        if item.path.name in IN_ORDER:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: (item.path.name not in IN_ORDER, item.get_closest_marker("slow") is None))
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tiny.NNUNet:
+    """Planned and preprocessed by nnU-Net's own commands, with a network cut down through the plans file.
+
+    Made once for all workers; each has a copy that it may spoil.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    shared = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "prepared"
+    with FileLock(f"{shared}.lock"):
+        if not (shared / "done").is_file():
+            _prepare(shared)
+    own = tmp_path_factory.mktemp("nnunet")
+    shutil.copytree(shared, own, dirs_exist_ok=True)
+    return tiny.NNUNet(own)
+
+
+def _prepare(root: Path) -> None:
+    shutil.rmtree(root, ignore_errors=True)  # of a worker that failed in the middle
+    nnunet = tiny.NNUNet(root)
+    tiny.write_raw(nnunet.raw)
+    nnunet.run("nnUNetv2_plan_and_preprocess", "-d", 901, "--verify_dataset_integrity", "--no_pp", "-np", 1)
+    nnunet.run("nnUNetv2_plan_experiment", "-d", 901, "-pl", "nnUNetPlannerResEncM")
+    for plans in (nnunet.preprocessed / tiny.NAME).glob("nnUNet*Plans.json"):
+        tiny.shrink_plans(plans)
+    nnunet.run("nnUNetv2_preprocess", "-d", 901, "-c", "2d", "3d_fullres", "3d_lowres", "-np", 1)
+    (root / "done").touch()
