@@ -11,8 +11,8 @@ from filelock import FileLock
 
 from tests.helpers import tiny
 
-# Files whose tests build on each other: they stay together on one core, in their order.
-IN_ORDER = ("test_nnunet_commands.py",)
+# Files whose tests build on each other, or on something that takes long: they stay on one core, in their order.
+TOGETHER = ("test_nnunet_commands.py", "test_package.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,9 +20,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "prepared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
-        if item.path.name in IN_ORDER:
+        if item.path.name in TOGETHER:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: (item.path.name not in IN_ORDER, item.get_closest_marker("slow") is None))
+    items.sort(key=lambda item: (item.path.name not in TOGETHER, item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,32 +11,49 @@ from pathlib import Path
 
 import pytest
 
+from nnunet_labelset import __version__
 from nnunet_labelset.cli import VERBS, main
 
 ROOT = Path(__file__).parent.parent
+OUTER = ("trainers", "dataset_conversion")
+KEPT = (".py", ".sh", ".toml", ".css", ".js", ".html")
 
 
-def test_the_wheel_has_one_package_and_all_of_it(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "tests", "labelset_demo")
-    shutil.copytree(ROOT, source, ignore=ignored)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, source]
-    subprocess.run(list(map(str, command)), check=True, capture_output=True)
-    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, and the wheel that is built from it, as a package index would get them."""
+    folder = tmp_path_factory.mktemp("package")
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "labelset_demo")
+    shutil.copytree(ROOT, folder / "source", ignore=ignored)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "source")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_wheel_has_one_package_and_all_of_it(built: Path) -> None:
+    names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"nnunet_labelset"}
-    for expected in (
-        "py.typed",
-        "losses/confusion.py",
-        "commands/convert.py",
-        "trainers/leaf_dice.py",
-        "dataset_conversion/sources/manifest.py",
-        "dataset_conversion/presets/fetal_brain.toml",
-        "study/scripts/run.sh",
-        "study/scripts/submit_slurm.sh",
-    ):
-        assert f"nnunet_labelset/{expected}" in names
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "nnunet_labelset").rglob("*.py")}
-    assert modules <= set(names)
+    ours = [path.relative_to(ROOT) for path in (ROOT / "nnunet_labelset").rglob("*")]
+    ours += [Path("nnunet_labelset", path.relative_to(ROOT)) for room in OUTER for path in (ROOT / room).rglob("*")]
+    expected = {path.as_posix() for path in ours if path.suffix in KEPT or path.name == "py.typed"}
+    assert {"nnunet_labelset/study/scripts/run.sh", "nnunet_labelset/trainers/leaf_dice.py"} <= expected
+    assert expected - set(names) == set()
+
+
+def test_the_package_may_be_published(built: Path) -> None:
+    files = [str(path) for path in built.iterdir() if path.suffix in (".whl", ".gz")]
+    assert len(files) == 2
+    command = [sys.executable, "-m", "twine", "check", "--strict", *files]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_one_version_number(built: Path) -> None:
+    assert next(built.glob("*.whl")).name.split("-")[1] == __version__
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(rf"^## \[?{re.escape(__version__)}", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert __version__ not in (ROOT / "pyproject.toml").read_text()
 
 
 # train and predict show the help of nnU-Net, which is slow to import: see test_commands.py

@@ -25,7 +25,6 @@ from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import external_trainers
-from nnunet_labelset.nnunet.model_card import model_card
 
 CHECKPOINT = names.FINAL_CHECKPOINT
 # What nnU-Net reads when it predicts, and what tells people about the data; all else in these files stays behind.
@@ -67,6 +66,8 @@ def export(
         builtin = _write_copy(model, copy, folds)
         postprocessing = _copy_postprocessing(model, copy, folds)
         if card:
+            from nnunet_labelset.nnunet.model_card import model_card  # statistics are slow to import
+
             (copy / "README.md").write_text(model_card(model, folds, builtin), encoding="utf-8")
         archive = Path(scratch) / "model.zip"
         with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
