@@ -18,5 +18,6 @@ setup(
         "nnunet_labelset.dataset_conversion.presets": ["*.toml"],
         "nnunet_labelset.study.scripts": ["*.sh"],
         "nnunet_labelset.nnunet": ["scripts/*.py"],
+        "nnunet_labelset.report": ["assets/*"],
     },
 )

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.io.files import write_text
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.logs import Curves, read_curves
-from nnunet_labelset.report.build import build_report
-from nnunet_labelset.report.result import Result
+from nnunet_labelset.report.build import build_report, contract_of
+from nnunet_labelset.report.report import Report
 
 
 def _models(folders: Sequence[str]) -> dict[str, list[Curves]]:
@@ -37,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
     add("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
     add("--worst", type=int, default=3, metavar="N", help="worst cases to draw; 0: no pictures (default: %(default)s)")
+    add("--cases", nargs="+", default=[], metavar="CASE", help="draw these cases instead")
     add("--title", default="Evaluation report", help="default: %(default)s")
 
 
@@ -48,12 +51,27 @@ def run(args: argparse.Namespace) -> None:
     target = Path(os.path.abspath(args.o))
     if target.is_dir() or target.suffix.lower() not in (".html", ".htm"):
         raise LabelSetError(f"-o {args.o}: expected the name of an .html file")
-    contents, sources = load_results(args.results)
-    baseline = args.baseline or next(iter(contents))
-    if baseline not in contents:
-        raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, contents)}")
-    results = [Result(name, Path(sources[name]), content) for name, content in contents.items()]
+    results, sources = load_results(args.results)
+    baseline = args.baseline or next(iter(results))
+    if baseline not in results:
+        raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, results)}")
     models = _models(args.m)
-    html = build_report(results, baseline, models, target.parent, args.title, args.worst, args.alpha, args.holm)
+    compared = comparison(results, baseline, args.alpha, args.holm, sources=sources) if len(results) > 1 else None
+    contract, reason = contract_of(next(iter(results.values())))
+    report = Report(
+        results,
+        sources,
+        target.parent,
+        contract,
+        reason,
+        compared,
+        stale=[],
+        models=models,
+        worst=args.worst,
+        wanted_cases=args.cases,
+    )
+    if unknown := [case for case in args.cases if case not in report.cases]:
+        raise LabelSetError(f"--cases {some(unknown)}: not in all result sets{did_you_mean(unknown[0], report.cases)}")
+    html = build_report(report, args.title)
     write_text(target, html)
-    print(f"written to {target} ({len(html) / 1e6:.1f} MB)")
+    print(f"written to {target} ({len(html.encode()) / 1e6:.1f} MB)")

@@ -1,89 +1,102 @@
-"""The paper's Table 2 and its tests as HTML."""
+"""The paper's Table 2 with its notes and tests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
-from typing import Any
+from markupsafe import Markup, escape
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
-from nnunet_labelset.evaluation.results import Cell, Comparison
-from nnunet_labelset.evaluation.statistics import Description
-from nnunet_labelset.report import page
-from nnunet_labelset.report.page import number, table, text
-from nnunet_labelset.report.result import WIDE, spoken
+from nnunet_labelset.evaluation.notes import p_text
+from nnunet_labelset.evaluation.results import Cell as Score
+from nnunet_labelset.evaluation.results import Comparison
+from nnunet_labelset.report.page import Cell, bullets, details, header, number, spoken, table, text
+from nnunet_labelset.report.report import WIDE, Report
 
+TITLE = "Comparison"
 MARKS = {"better": "*", "worse": "†", "": ""}
+MOST_TESTS = 100  # that are listed
 
 
-def comparison_section(comparison: Comparison) -> str:
-    """The paper's Table 2: mean (sd), best in bold, significant differences from the baseline marked."""
-    cells = {(cell.method, cell.leaf, cell.metric): cell for cell in comparison.cells}
-    methods, leaves, metrics = comparison.methods, comparison.structures, comparison.metrics
-    if len(leaves) > WIDE:
+def body(report: Report) -> Markup:
+    compared = report.compared
+    if compared is None:
+        return Markup("")
+    methods, structures = compared.methods, compared.structures
+    metrics = [METRICS[name] for name in compared.metrics]
+    whole = ("", KNOWN_WRONG)  # of the case, not of a leaf
+    if len(structures) > WIDE:
         columns = ["leaf", "metric", *methods]
+        lines = [*((leaf, metric) for leaf in structures for metric in metrics), whole]
         rows = [
-            [text(spoken(leaf)), metric_cell(metric), *(score_cell(cells[method, leaf, metric]) for method in methods)]
-            for leaf in leaves
-            for metric in metrics
+            [header(_name(leaf)), text(metric.heading)]
+            + [score_cell(compared.cell(method, leaf, metric.name), metric) for method in methods]
+            for leaf, metric in lines
         ]
+        groups = [rows[start : start + len(metrics)] for start in range(0, len(rows), len(metrics))]
     else:
-        columns = ["method", "metric", *(f"{spoken(leaf)}\n{_count(cells, methods, leaf, metrics)}" for leaf in leaves)]
-        rows = [
-            [text(method), metric_cell(metric), *(score_cell(cells[method, leaf, metric]) for leaf in leaves)]
+        columns = ["method", "metric", *(f"{_name(leaf)}\n{_count(compared, leaf)}" for leaf in structures), _name("")]
+        groups = [
+            [
+                [header(method), text(metric.heading)]
+                + [score_cell(compared.cell(method, leaf, metric.name), metric) for leaf in structures]
+                + [score_cell(compared.cell(method, "", KNOWN_WRONG.name), KNOWN_WRONG) if not row else text("", "")]
+                for row, metric in enumerate(metrics)
+            ]
             for method in methods
-            for metric in metrics
         ]
-    corrected = "" if comparison.correction == "none" else f", corrected by {comparison.correction.capitalize()}"
-    cap = "" if comparison.cap is None else f" HD95 is at most {comparison.cap:g} mm."
-    intro = (
-        f"<p>Mean (standard deviation) over {len(comparison.cases)} cases, each leaf where it is annotated.{cap} "
-        "Best mean in bold. <b>*</b> significantly better, <b>&dagger;</b> significantly worse than "
-        f"{escape(comparison.baseline)} (two-sided Wilcoxon signed-rank test, p &lt; "
-        f"{comparison.alpha:g}{escape(corrected)}).</p>"
-    )
-    starts = range(0, len(rows), len(metrics))
-    return intro + table("Table 2", columns, rows, 2, starts) + _tests(comparison)
+    return table("Comparison", columns, groups, 2) + bullets(compared.notes) + _tests(compared)
 
 
-def metric_cell(metric: str) -> page.Cell:
-    return text(METRICS.get(metric, KNOWN_WRONG).heading, "text")
+def _name(leaf: str) -> str:
+    return spoken(leaf) or f"{KNOWN_WRONG.heading}\nof a case"
 
 
-def score_cell(cell: Cell) -> page.Cell:
-    return description_cell(METRICS[cell.metric], cell.description, cell.best, cell.mark)
-
-
-def description_cell(metric: Metric, found: Description, best: bool = False, mark: str = "") -> page.Cell:
+def score_cell(found: Score, metric: Metric) -> Cell:
+    """Mean (sd), the best in bold, its mark, and in the title what else is known."""
     if found.mean is None:
         return number(None)
-    mean = f'<span class="best">{metric.show(found.mean)}</span>' if best else metric.show(found.mean)
-    sign = f'<sup class="mark">{MARKS[mark]}</sup>' if mark else ""
-    shown = f'<span title="n = {found.n}">{mean}{sign}{metric.show_sd(found)}</span>'
-    return page.Cell(shown, repr(metric.scale * found.mean))
+    mean = escape(metric.show(found.mean))
+    if found.best:
+        mean = Markup('<span class="best">{}</span>').format(mean)
+    sign = Markup('<sup class="mark">{}</sup>').format(MARKS[found.mark]) if found.mark else ""
+    interval = "" if found.low is None else f"; 95 % interval {metric.show(found.low)} to {metric.show(found.high)}"
+    union = f" u{found.n_union}" if found.n_union and found.n_union < found.n else ""
+    shown = Markup('<span title="n = {}{}">{}{}{}{}</span>').format(
+        found.n, interval, mean, sign, metric.show_sd(found.description), union
+    )
+    return number(metric.scale * found.mean, shown=shown)
 
 
-def _count(cells: Mapping[tuple[str, str, str], Any], methods: Sequence[str], leaf: str, metrics: Sequence[str]) -> str:
-    counts = {cells[method, leaf, metric].n for method in methods for metric in metrics}
-    return f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
+def _count(compared: Comparison, leaf: str) -> str:
+    cells = [compared.cell(method, leaf, metric) for method in compared.methods for metric in compared.metrics]
+    counts, unions = {cell.n for cell in cells}, max(cell.n_union for cell in cells)
+    words = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
+    return words + (f", u = {unions}" if unions and leaf in compared.leaves else "")
 
 
-def _tests(comparison: Comparison) -> str:
+def _tests(compared: Comparison) -> Markup:
+    """Every pair of methods; of very many tests those with the smallest p."""
+    tests = sorted(compared.tests, key=lambda test: 2.0 if test.p_adjusted is None else test.p_adjusted)
+    chosen = tests[:MOST_TESTS] if len(tests) > MOST_TESTS else list(compared.tests)
     rows = []
-    for test in comparison.tests:
-        scale = METRICS.get(test.metric, KNOWN_WRONG).scale
-        difference = test.mean_difference
+    for test in chosen:
+        metric = METRICS.get(test.metric, KNOWN_WRONG)
+        difference: object = None
+        if test.mean_difference is not None:
+            digits = metric.digits + 1
+            ends = [f"{metric.scale * end:.{digits}f}" for end in (test.low, test.high) if end is not None]
+            interval = Markup(' <span class="interval">[{}, {}]</span>').format(*ends) if len(ends) == 2 else ""
+            difference = Markup("{:.{}f}{}").format(metric.scale * test.mean_difference, digits, interval)
         rows.append(
             [
-                *(text(test.a), text(test.b), text(spoken(test.leaf), "text"), metric_cell(test.metric)),
+                *(header(test.a), text(test.b, "name"), text(spoken(test.leaf) or "whole case"), text(metric.heading)),
                 number(test.n_pairs, 0),
-                number(None if difference is None else scale * difference, 2),
-                number(test.p_adjusted, shown=None if test.p_adjusted is None else f"{test.p_adjusted:.2g}"),
+                number(test.mean_difference, shown=difference),
+                number(test.p_adjusted, shown=None if test.p_adjusted is None else p_text(test.p_adjusted)),
                 number(test.effect, 2),
-                text("yes" if test.significant else "no", "text"),
+                text("yes" if test.significant else "no"),
             ]
         )
-    if not rows:
-        return ""
-    columns = ["a", "b", "leaf", "metric", "pairs", "mean of b - a", "p", "effect", "significant"]
-    return f"<details><summary>All {len(rows)} pairwise tests</summary>{table('Tests', columns, rows, 4)}</details>"
+    columns = ["a", "b", "leaf", "metric", "pairs", "mean of b - a [95 %]", "p", "effect r", "significant"]
+    which = f"The {len(rows)} of {len(tests)} pairwise tests with the smallest p (compare writes all)"
+    words = which if len(rows) < len(tests) else f"All {len(rows)} pairwise tests"
+    return details(words, table("Tests", columns, [rows], 4))

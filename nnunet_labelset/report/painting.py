@@ -1,0 +1,177 @@
+"""Slices of a case as pictures: layers of small images that share the grey one below them.
+
+A layer holds all slices of a case, one below the other; a picture is a window on it. So the grey values are stored once
+for all methods, and moving from slice to slice moves the window.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from markupsafe import Markup
+from PIL import Image, ImageDraw, ImageFont
+
+from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, LEAF_COLOURS, leaf_colour, rgb
+from nnunet_labelset.report.overlays import DrawnCase
+from nnunet_labelset.report.page import join
+
+SIDE = 220  # pixels of the longer side of a slice
+SMALLEST_NUMBERED = 200  # pixels of a region that has room for a number
+FILL = 150  # of 255
+
+
+class Painter:
+    """The layers of one case, and windows on them."""
+
+    def __init__(self, case: DrawnCase, name: str) -> None:
+        self.case, self.name = case, name
+        extents = np.array(case.frame_extents())
+        self.shapes = np.maximum(1, np.rint(extents * SIDE / extents.max())).astype(int)
+        self.height, self.width = self.shapes.max(0)
+        self.grey = self._stack(case.frames(case.image))
+        self.hatch = _stripes(self.grey.shape) & self._stack(case.frames(case.uncertain))[..., None].astype(bool)
+        self.layers = [self._layer("grey", self.grey, quality=50)]
+
+    def reference(self) -> str:
+        """Paint the reference, hatched where several leaves are possible; the name of the layer."""
+        labels = self._stack(self.case.frames(self.case.reference))
+        return self._add("reference", self._hatched(self._filled(labels)))
+
+    def prediction(self, method: int) -> str:
+        labels = self._stack(self.case.frames(self.case.predictions[method]))
+        return self._add(f"prediction{method}", self._filled(labels))
+
+    def contours(self, method: int) -> str:
+        """Borders of the reference, of the prediction, and where both have one (CONTOUR_COLOURS)."""
+        arrays = (self.case.reference, self.case.predictions[method])
+        drawn = [_borders(self._stack(self.case.frames(np.minimum(a, self.case.num_leaves)))) for a in arrays]
+        table = np.array([(0, 0, 0, 0), *((*rgb(colour), 255) for colour in CONTOUR_COLOURS.values())], np.uint8)
+        return self._add(f"contours{method}", table[drawn[0] + 2 * drawn[1]])
+
+    def errors(self, method: int) -> str:
+        kinds = self._stack(self.case.frames(self.case.errors[method]))
+        table = np.array([(0, 0, 0, 0), *((*rgb(colour), 255) for colour in ERROR_COLOURS.values())], np.uint8)
+        return self._add(f"errors{method}", self._hatched(table[kinds], under=True))
+
+    def definitions(self) -> Markup:
+        """The layers, once per case; the pictures refer to them."""
+        return Markup(
+            '<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{}</defs></svg>'
+        ).format(join(self.layers))
+
+    def picture(self, label: str, *layers: str) -> Markup:
+        """All views of the layers above the grey one, side by side."""
+        uses = join(Markup('<use href="#{}"/>').format(layer) for layer in (f"{self.name}-grey", *layers))
+        first = self.case.axial.index(self.case.telling[0])
+        frames = [first, *range(len(self.case.axial), len(self.shapes))]
+        views = []
+        for frame, view in zip(frames, self.case.views, strict=True):
+            width = self.shapes[frame][1]
+            views.append(
+                Markup(
+                    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" role="img" '
+                    'aria-label="{}"{}>{}</svg>'
+                ).format(
+                    *((self.width - width) // 2, frame * self.height, self.height, f"{label}, {view}"),
+                    Markup(' data-slices="{}"').format(self.name) if frame == first else "",
+                    uses,
+                    w=width,
+                )
+            )
+        return Markup('<div class="views">{}</div>').format(join(views))
+
+    def slider(self) -> Markup:
+        """Moves all axial pictures of the case; shown where scripts run."""
+        if len(self.case.axial) < 2:
+            return Markup("")
+        return Markup(
+            '<p class="tools" hidden><label>Axial slice <input type="range" data-moves="{}" data-step="{}" min="0" '
+            'max="{}" value="{}"></label> <output></output></p>'
+        ).format(self.name, self.height, len(self.case.axial) - 1, self.case.axial.index(self.case.telling[0]))
+
+    def _stack(self, frames: Sequence[np.ndarray]) -> np.ndarray:
+        """Frames scaled to square pixels, centred, one below the other: `(frames * height, width)`."""
+        stack = np.zeros((len(frames), self.height, self.width), frames[0].dtype)
+        for place, frame, shape in zip(stack, frames, self.shapes, strict=True):
+            rows, columns = (
+                ((np.arange(n) + 0.5) * old / n).astype(int) for n, old in zip(shape, frame.shape, strict=True)
+            )
+            top, left = (np.array(place.shape) - shape) // 2
+            place[top : top + shape[0], left : left + shape[1]] = frame[np.ix_(rows, columns)]
+        return stack.reshape(-1, self.width)
+
+    def _coloured(self, labels: np.ndarray, alpha: int) -> np.ndarray:
+        leaves = [(*rgb(leaf_colour(leaf)), alpha) for leaf in range(1, self.case.num_leaves)]
+        # One row more: the reserved unannotated value has no colour.
+        table = np.array([(0, 0, 0, 0), *leaves, (0, 0, 0, 0)], np.uint8)
+        return table[np.minimum(labels, self.case.num_leaves)]  # (h, w, 4)
+
+    def _hatched(self, picture: np.ndarray, under: bool = False) -> np.ndarray:
+        """Diagonal stripes, white beside black, so that they show on any grey."""
+        for stripe, grey in ((self.hatch[..., 0], 235), (self.hatch[..., 1], 20)):
+            picture[stripe & (picture[..., 3] == 0) if under else stripe] = (grey, grey, grey, 190)
+        return picture
+
+    def _filled(self, labels: np.ndarray) -> np.ndarray:
+        """Leaves in their colours, with their edges; of more leaves than colours that can be told apart, with numbers.
+
+        Edges and numbers together would be too large for a page.
+        """
+        picture = self._coloured(labels, FILL)
+        if self.case.num_leaves - 1 <= len(LEAF_COLOURS):
+            picture[..., 3][_edges(labels) & (picture[..., 3] > 0)] = 255
+            return picture
+        canvas = Image.fromarray(picture)
+        draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=10)
+        draw.fontmode = "1"  # without grey edges, which would double the size
+        for number, frame in enumerate(labels.reshape(-1, self.height, self.width)):
+            sizes = np.bincount(frame.ravel(), minlength=self.case.num_leaves)
+            for leaf in np.flatnonzero(sizes[1 : self.case.num_leaves] >= SMALLEST_NUMBERED) + 1:
+                y, x = _inner_point(frame == leaf)
+                place = (x, y + number * self.height)
+                draw.text(place, str(leaf), "white", font, "mm", stroke_width=1, stroke_fill="black")
+        return np.array(canvas)
+
+    def _add(self, layer: str, picture: np.ndarray) -> str:
+        self.layers.append(self._layer(layer, picture, lossless=True))
+        return f"{self.name}-{layer}"
+
+    def _layer(self, layer: str, picture: np.ndarray, **options: int) -> Markup:
+        buffer = io.BytesIO()
+        Image.fromarray(picture).save(buffer, "WEBP", method=4, **options)
+        height, width = picture.shape[:2]
+        return Markup('<image id="{}-{}" width="{}" height="{}" href="data:image/webp;base64,{}"/>').format(
+            self.name, layer, width, height, base64.b64encode(buffer.getvalue()).decode("ascii")
+        )
+
+
+def _inner_point(mask: np.ndarray) -> tuple[int, int]:
+    """The pixel of a region that is nearest to its middle: inside also where the region is bent."""
+    places = np.argwhere(mask)
+    y, x = places[np.argmin(((places - places.mean(0)) ** 2).sum(1))]
+    return int(y), int(x)
+
+
+def _borders(labels: np.ndarray) -> np.ndarray:
+    """Lines one pixel thick between values."""
+    border = np.zeros(labels.shape, bool)
+    border[:-1] |= labels[:-1] != labels[1:]
+    border[:, :-1] |= labels[:, :-1] != labels[:, 1:]
+    return border
+
+
+def _edges(labels: np.ndarray) -> np.ndarray:
+    """Pixels beside another value, on both sides."""
+    border = _borders(labels)
+    border[1:] |= labels[:-1] != labels[1:]
+    border[:, 1:] |= labels[:, :-1] != labels[:, 1:]
+    return border
+
+
+def _stripes(shape: tuple[int, ...]) -> np.ndarray:
+    """White and black diagonal stripes `(h, w, 2)`."""
+    phase = np.add.outer(np.arange(shape[0]), np.arange(shape[1])) % 10
+    return np.stack([phase < 2, phase == 2], axis=-1)

@@ -1,0 +1,122 @@
+"""The answer first: means with intervals, ranks, known-wrong voxels and detection of every method."""
+
+from __future__ import annotations
+
+from markupsafe import Markup, escape
+
+from nnunet_labelset.evaluation.metric import KNOWN_WRONG, Metric
+from nnunet_labelset.evaluation.results import INVENTED, MISSED, SCORED
+from nnunet_labelset.evaluation.statistics import Description, describe
+from nnunet_labelset.report.page import Cell, bullets, figure, header, join, number, paragraph, plots, table
+from nnunet_labelset.report.plots import rank_plot
+from nnunet_labelset.report.report import Report
+
+TITLE = "Overview"
+
+
+def body(report: Report) -> Markup:
+    """One column per method, so that it fits on a phone."""
+    ranks = {(rank.method, rank.metric): rank for rank in report.compared.ranks} if report.compared else {}
+    ranked = [metric for metric in report.metrics if any(name == metric.name for _, name in ranks)]
+    rows = [
+        [header(metric.heading), *_best([_mean(report, method, metric) for method in report.methods], metric)]
+        for metric in report.metrics
+    ]
+    for metric in ranked:
+        found = [ranks[method, metric.name] for method in report.methods]
+        words = [
+            Markup('{:.2f} <span class="interval">first in {:.0f} %</span>').format(r.mean_rank, 100 * r.first)
+            for r in found
+        ]
+        rows.append(
+            [
+                header(f"Mean rank by {metric.title}"),
+                *(number(r.mean_rank, shown=w) for r, w in zip(found, words, strict=True)),
+            ]
+        )
+    rows.append(
+        [header(KNOWN_WRONG.heading), *_best([_known_wrong(report, method) for method in report.methods], KNOWN_WRONG)]
+    )
+    for outcome, word in ((SCORED, "found"), (MISSED, "missed"), (INVENTED, "invented")):
+        rows.append(
+            [header(f"Leaves {word}"), *(number(_outcomes(report, method, outcome), 0) for method in report.methods)]
+        )
+    return join(
+        [
+            bullets((_stale(line) for line in report.stale), "notes warning") if report.stale else "",
+            table("Overview", ["", *report.methods], [rows], kind="overview"),
+            paragraph(
+                "Means with 95 % intervals (BCa bootstrap over the cases); a case counts with the mean over the leaves "
+                "that all methods have a score of. Known wrong: voxels predicted as a leaf that their annotation "
+                "excludes, of those of which anything is known. Found, missed and invented: leaves in cases in which "
+                "they are annotated.",
+                "note",
+            ),
+            _ranks(report, ranked),
+        ]
+    )
+
+
+def _best(found: list[Description], metric: Metric) -> list[Cell]:
+    """Means with their intervals, the best in bold."""
+    means = [of.mean for of in found if of.mean is not None]
+    best = (max if metric.better == "higher" else min)(means, default=None) if len(found) > 1 else None
+    return [interval_cell(metric, of, of.mean is not None and of.mean == best) for of in found]
+
+
+def _mean(report: Report, method: str, metric: Metric) -> Description:
+    return describe(_means(report, method, metric), interval=True)
+
+
+def _known_wrong(report: Report, method: str) -> Description:
+    cases = report.results[method].by_case
+    return describe((cases[case].known_wrong_share for case in report.cases), interval=True)
+
+
+def interval_cell(metric: Metric, found: Description, best: bool = False) -> Cell:
+    """Mean and its interval."""
+    if found.mean is None:
+        return number(None)
+    shown = escape(metric.show(found.mean))
+    if best:
+        shown = Markup('<span class="best">{}</span>').format(shown)
+    if found.low is not None:
+        shown += Markup(' <span class="interval">[{}, {}]</span>').format(
+            metric.show(found.low), metric.show(found.high)
+        )
+    return number(metric.scale * found.mean, shown=shown)
+
+
+def _stale(line: str) -> Markup:
+    return Markup("<strong>Scores are out of date:</strong> {}").format(line)
+
+
+def _means(report: Report, method: str, metric: Metric) -> list[float | None]:
+    """Of every case, the mean over the leaves that all methods have a score of."""
+    means: list[float | None] = []
+    for case in report.cases:
+        values = []
+        for leaf in report.first.leaves:
+            of = {name: report.value(name, case, leaf, metric.name) for name in report.methods}
+            if None not in of.values():
+                values.append(of[method])
+        means.append(sum(values) / len(values) if values else None)  # type: ignore[arg-type]
+    return means
+
+
+def _outcomes(report: Report, method: str, outcome: str) -> int:
+    cases = (report.results[method].by_case[case] for case in report.cases)
+    return sum(case.leaves[leaf].outcome == outcome for case in cases for leaf in report.first.leaves)
+
+
+def _ranks(report: Report, ranked: list[Metric]) -> Markup:
+    """Pictures of the mean ranks, where there are three methods or more."""
+    if report.compared is None or not ranked:
+        return Markup("")
+    figures = []
+    for metric in ranked:
+        of = [(rank.method, rank.mean_rank) for rank in report.compared.ranks if rank.metric == metric.name]
+        picture = rank_plot(of, report.compared.critical_difference.get(metric.name))
+        figures.append(figure(f"ranks {metric.name}", picture, f"Mean ranks by {metric.title}; 1 is best."))
+    note = "A bar joins methods whose mean ranks differ by less than the critical difference (Nemenyi)."
+    return plots(figures) + paragraph(note, "note")

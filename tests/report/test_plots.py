@@ -1,0 +1,105 @@
+"""Plots say what they show, in few elements, in colours that can be seen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nnunet_labelset.report.colours import METHODS, leaf_colour
+from nnunet_labelset.report.page import asset
+from nnunet_labelset.report.plots import Row, bland_altman, forest_plot, line_plot, rank_plot, strip_plot, ticks
+from tests.helpers.report import Page
+
+
+def row(method: str, scores: list[float | None], crosses: list[bool] | None = None) -> Row:
+    return Row(method, scores, crosses or [False] * len(scores), None)
+
+
+def test_plots_say_what_they_show() -> None:
+    plot = strip_plot("a & b", [row("m", [50.0, 100.0, 60.0]), row("n", [None])], 0, 100, "%")
+    Page(plot)
+    assert 'aria-label="a &amp; b, %. m: median 60.0, quartiles 55.0 to 80.0; n: no scores"' in plot
+    assert line_plot("nothing", [("x", "train", {0: None})], "loss") == ""
+    gap = line_plot("gap", [("x", "train", {0: 1.0, 1: None, 2: 1.0})], "loss")
+    assert gap.count("<polyline") == 2
+    long = line_plot("long", [("x", "train", dict.fromkeys(range(10_000), 1.0))], "loss")
+    assert long.count(",", long.index("points"), long.index("</polyline>")) <= 250
+
+
+def test_missed_and_invented_are_crosses_and_counted() -> None:
+    plot = strip_plot("leaf", [row("m", [0.0, None, 90.0, 80.0], [True, False, False, False])], 0, 100, "%")
+    (cross,) = re.findall('<path class="crosses m0" data-i="0" d="(.*?)"', plot)
+    assert cross.count("M") == 1
+    (marks,) = re.findall('<path class="marks m0" data-i="! 0 1" d="(.*?)"', plot)
+    assert marks.count("M") == 2
+    assert "m (n = 3, 1 missed or invented)" in plot
+
+
+def test_two_hundred_cases_are_two_elements() -> None:
+    few, many = (strip_plot("leaf", [row("m", [float(i % 90) for i in range(n)])], 0, 100, "%") for n in (10, 200))
+    assert many.count("<") == few.count("<")
+    assert many.count("h0") == 200
+
+
+def test_bland_altman_by_hand() -> None:
+    plot = bland_altman("leaf", 0, [(10.0, 1.0), None, (20.0, 3.0)], "ml")
+    Page(plot)
+    # differences 1 and 3: mean 2, standard deviation sqrt(2)
+    assert "n = 2, bias 2.00 ml, limits of agreement -0.77 to 4.77" in plot
+    assert plot.count('class="limit"') == 2
+    same = bland_altman("leaf", 0, [(10.0, 0.0)], "ml")
+    assert "bias 0.00" in same
+    assert 'class="limit"' not in same
+
+
+def test_ranks_are_joined_where_they_are_close() -> None:
+    ranks = [("a", 1.2), ("b", 1.9), ("c", 2.9)]
+    assert rank_plot(ranks, 0.1).count('class="clique"') == 0
+    assert rank_plot(ranks, 0.8).count('class="clique"') == 1  # a and b
+    assert rank_plot(ranks, 1.1).count('class="clique"') == 2  # a and b, b and c
+    assert rank_plot(ranks, 9).count('class="clique"') == 1  # all, once
+    assert "1 is best: a 1.20, b 1.90, c 2.90" in rank_plot(ranks[::-1], None)
+
+
+def test_many_leaves_are_rows_of_one_plot() -> None:
+    rows = [(f"leaf {number}", [(50.0, 40.0, 60.0), None]) for number in range(117)]
+    plot = forest_plot("Dice", ["m", "n"], rows, 0, 100, "%")
+    Page(plot)
+    assert plot.count("<path") == 4
+    assert plot.count("<text") < 117 + 12
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(3, 8))
+def test_ticks_are_few_and_inside(low: float, span: float, about: int) -> None:
+    found = ticks(low, low + span, about)
+    slack = 1e-6 * (abs(low) + span)
+    assert 1 <= len(found) <= about + 1
+    assert found == sorted(set(found))
+    assert all(low - slack <= tick <= low + span + slack for tick in found)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_marks_have_a_contrast_of_three_to_one(mode: int) -> None:
+    """To the page and to the box behind them, by day and by night."""
+    paper = re.findall(r"--paper: (#\w+)", asset("page.css"))[mode]
+    style = asset("figures.css").split("@media")[mode]
+    behind = [paper if len(paper) == 7 else "#" + 2 * paper[1:], re.search(r"--box: (#\w+)", style)[1]]
+    methods = re.findall(r"--m\d: (#\w+)", style)
+    assert len(methods) == METHODS
+    for colour in [*methods, re.search(r"--edge: (#\w+)", style)[1]]:
+        for other in behind:
+            dark, bright = sorted((luminance(colour), luminance(other)))
+            assert (bright + 0.05) / (dark + 0.05) >= 3, (colour, other)
+
+
+def test_no_two_leaves_share_a_colour() -> None:
+    assert len({leaf_colour(leaf) for leaf in range(1, 118)}) == 117
