@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,7 +15,7 @@ from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet.raw import TRAINING
 
 RECORDS = ".records"
@@ -30,7 +31,9 @@ def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> CaseRe
     result = convert_case(job, folder)
     if not result.problems:
         files = {name: size_of(folder / name) for name in output_names(job, result)}
-        write_json(record, {"fingerprint": stamp, "files": files, "result": _plain(asdict(result))})
+        content = {"fingerprint": stamp, "files": files, "result": _plain(asdict(result))}
+        with suppress(OSError):  # without a record, or with half of one, the case is only converted again
+            record.write_text(json.dumps(content), encoding="utf-8")
     return result
 
 
