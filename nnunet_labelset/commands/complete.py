@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.complete import Model, completed_splits, write_completed
-from nnunet_labelset.dataset_conversion.dataset import dataset_folder
+from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import default_processes

@@ -6,20 +6,41 @@ import argparse
 import math
 from pathlib import Path
 
-from nnunet_labelset.dataset_conversion.dataset import Target, dataset_folder, write_dataset
+from nnunet_labelset.commands.options import add_target
+from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
-from nnunet_labelset.dataset_conversion.sources.chosen import EPILOG, ListPresets, add_target_arguments, choose_sources
+from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
 from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set, presets
 from nnunet_labelset.dataset_conversion.summary import summary
+from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
+
+EPILOG = """\
+examples:
+  nnunet_labelset convert -d 27 -n FetalBrain --source atlas=/data/atlas --source leuven_controls=/data/leuven \\
+      --annotated annotated.csv --test-source feta=/data/feta_2.4
+  nnunet_labelset convert -d 30 -n Abdomen -m abdomen.toml
+  nnunet_labelset convert --presets
+"""
+
+
+class ListPresets(argparse.Action):
+    """Print the presets and stop, like `--help`."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        sources = presets().sources
+        width = max(map(len, sources))
+        for name, source in sources.items():
+            print(f"{name:{width}}  {source.description}")
+        parser.exit()
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add_target_arguments(parser)
+    add_target(parser)
     parser.add_argument(
         "--source",
         action="append",
@@ -79,7 +100,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    manifest, sources = choose_sources(args)
+    manifest, sources = choose_sources(args.manifest, args.source, args.test_source)
     folder = dataset_folder(args.o or nnunet_folder("nnUNet_raw"), args.d, args.n)
     rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
     withheld = leaf_set(args.withhold, manifest.leaves, "--withhold")

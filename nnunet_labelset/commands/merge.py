@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from nnunet_labelset.dataset_conversion.dataset import Target, dataset_folder, write_dataset
-from nnunet_labelset.dataset_conversion.merge import (
-    Declared,
-    common_channels,
-    common_leaves,
-    merge_jobs,
-    read_parts,
-    remarks,
-)
-from nnunet_labelset.dataset_conversion.sources.chosen import add_target_arguments
+from nnunet_labelset.commands.options import add_target
+from nnunet_labelset.dataset_conversion.dataset import write_dataset
+from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_parts
+from nnunet_labelset.dataset_conversion.merge_names import common_channels, common_leaves, remarks, rename_labels
 from nnunet_labelset.dataset_conversion.summary import summary
+from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.raw import file_ending
 
@@ -29,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("datasets", nargs="+", metavar="DATASET", help="ids, names or folders of data sets")
-    add_target_arguments(parser)
+    add_target(parser)
     parser.add_argument(
         "--annotated",
         action="append",
@@ -57,7 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    parts = read_parts(args.datasets, args.label, Declared(args.annotated, args.fully_annotated))
+    parts = read_parts(args.datasets, Declared(args.annotated, args.fully_annotated))
+    rename_labels(parts, args.label)
     leaves, channels = common_leaves(parts), common_channels(parts, args.channels)
     endings = {file_ending(part.dataset_json) for part in parts}
     ending = endings.pop() if len(endings) == 1 else ".nii.gz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.io.parallel import default_processes
@@ -50,3 +51,15 @@ def add_forwarded(parser: argparse.ArgumentParser, command: str) -> None:
     parser.usage = f"nnunet_labelset {parser.prog.split()[-1]} ARGUMENTS OF {command} ..."
     parser.prefix_chars = "\0"  # so that no word looks like an option of ours
     parser.add_argument("arguments", nargs="*", help=f"as {command} takes them")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """The data set that `convert` or `merge` writes."""
+    parser.add_argument("-d", type=int, required=True, metavar="ID", help="id of the new data set")
+    parser.add_argument("-n", required=True, metavar="NAME", help="name of the new data set")
+    parser.add_argument("-o", type=Path, metavar="FOLDER", help="where to write it (default: $nnUNet_raw)")
+    add_processes(parser)
+    parser.add_argument("--overwrite", action="store_true", help="replace the data set if it exists")
+    parser.add_argument(
+        "--skip-bad-cases", action="store_true", help="leave out cases with problems instead of stopping"
+    )

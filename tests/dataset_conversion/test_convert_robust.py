@@ -278,7 +278,7 @@ def test_changed_rules_or_files_are_not_resumed(tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_publish", stop)
+        patch.setattr(writer, "publish", stop)
         assert convert(tmp_path / "raw", *arguments, "--withhold", "brainstem") == 130
     write_volume(source / "b" / "parcellation.nii.gz", slabs(8, 7, 6, 5, 4, 3, 2, 1))
     assert convert(tmp_path / "raw", *arguments) == 0

@@ -14,6 +14,7 @@ import pytest
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.dataset_conversion import dataset as writer
+from nnunet_labelset.dataset_conversion import target
 from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
@@ -96,8 +97,7 @@ def test_records_count_only_with_their_files(tmp_path, monkeypatch, source, caps
     for arguments in ([source], [source.replace("/s", "/fewer")]):
         write_case_folder(tmp_path / "fewer", "c0", LABELS)
         with monkeypatch.context() as patch:
-            patch.setattr(writer, "_check_id", lambda folder: None)
-            patch.setattr(writer, "write_json", fail)
+            patch.setattr(target, "write_json", fail)
             assert convert(tmp_path / "raw", *arguments) == 1
         assert "Input/output error" in capsys.readouterr().err
     assert convert(tmp_path / "raw", source) == 0
@@ -109,7 +109,7 @@ def test_records_count_only_with_their_files(tmp_path, monkeypatch, source, caps
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"fingerprint": 1}', "null", '{"result": 3}', "\0"])
 def test_a_broken_record_is_as_none(tmp_path, monkeypatch, source, content):
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(writer, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert convert(tmp_path / "raw", source) == 130
     record = tmp_path / "raw" / ".Dataset027_Fetal.incomplete" / ".records" / "c1.json"
     json.loads(record.read_text())

@@ -1,0 +1,94 @@
+"""Data sets are merged by the names of their labels and channels: renamed, united, and told to the user."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from itertools import combinations
+
+from nnunet_labelset.contract import IGNORE
+from nnunet_labelset.dataset_conversion.merge import Part, ways_to_write
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+
+NEARLY = 0.9  # names as alike as 'liver_tumor' and 'liver_tumour'
+
+
+def rename_labels(parts: Sequence[Part], options: Sequence[str]) -> None:
+    """Apply `DATASET:LABEL=LEAF[+LEAF]`; a folder may have a colon in its name."""
+    for option in options:
+        given = ", ".join(part.given for part in parts)
+        ways = [
+            (len(way), number)
+            for number, part in enumerate(parts)
+            for way in ways_to_write(part.given, part.folder)
+            if option.startswith(f"{way}:")
+        ]
+        length, number = max(ways, default=(option.find(":"), -1))
+        label, _, leaves = option[length + 1 :].partition("=")
+        names = tuple(name.strip() for name in leaves.split("+"))
+        if length < 1 or not label or not all(names) or IGNORE in names:
+            raise LabelSetError(f"--label {option}: expected DATASET:LABEL=LEAF or DATASET:LABEL=LEAF+LEAF")
+        if number < 0:
+            raise LabelSetError(f"--label {option}: no such data set among {given}")
+        part = parts[number]
+        known = part.contract.leaf_names[1:]
+        if label not in known:
+            raise LabelSetError(f"--label {option}: {part.given} has no such label{did_you_mean(label, known)}")
+        part.names[label] = names
+        part.renamed.add(label)
+
+
+def common_leaves(parts: Sequence[Part]) -> tuple[str, ...]:
+    """Background and all leaves, in the order of the data sets and of their values.
+
+    A leaf that no data set has, but only a `--label` as one of several, is a slip: nothing could teach it.
+    """
+    leaves = tuple(dict.fromkeys(["background", *(leaf for part in parts for n in part.names.values() for leaf in n)]))
+    known = {names[0] for part in parts for names in part.names.values() if len(names) == 1}
+    known.update(*(part.contract.leaf_names for part in parts))
+    for leaf in leaves:
+        if leaf not in known:
+            hint = did_you_mean(leaf, sorted(known - {"background"}))
+            raise LabelSetError(f"--label ...+{leaf}: no data set has a label '{leaf}'{hint}")
+    return leaves
+
+
+def remarks(parts: Sequence[Part], leaves: Sequence[str], linked: bool) -> list[str]:
+    """What was done by names alone, and is for the user to confirm."""
+    having = {leaf: [part for part in parts if any(leaf in names for names in part.names.values())] for leaf in leaves}
+    united = []
+    for leaf in leaves[1:]:
+        by_name = [part.given for part in parts if leaf in part.names and leaf not in part.renamed]
+        if len(by_name) > 1:
+            united.append(f"{leaf} ({', '.join(by_name)})")
+    lines = [f"united because their names are equal; the same structure? {', '.join(united)}"] if united else []
+    for a, b in combinations(leaves[1:], 2):
+        apart = not any(part in having[b] for part in having[a])
+        if apart and _nearly_equal(a, b):
+            first, second = having[a][0].given, having[b][0].given
+            lines.append(
+                f"kept apart, though their names are nearly equal: '{a}' ({first}) and '{b}' ({second}); "
+                f"to unite them: --label '{second}:{b}={a}'"
+            )
+    return lines + (["images are links into the data sets that were merged: --copy copies them"] if linked else [])
+
+
+def _nearly_equal(a: str, b: str) -> bool:
+    """Whether two names differ only in spelling; what differs in its numbers differs."""
+    plain = [re.sub(r"[\W_]", "", name.casefold()) for name in (a, b)]
+    if re.findall(r"\d+", a) != re.findall(r"\d+", b):
+        return False
+    matcher = difflib.SequenceMatcher(None, plain[0], plain[1])
+    return plain[0] == plain[1] or (matcher.quick_ratio() >= NEARLY and matcher.ratio() >= NEARLY)
+
+
+def common_channels(parts: Sequence[Part], chosen: Sequence[str] | None) -> tuple[str, ...]:
+    found = {part.channels: part for part in parts}
+    if len({len(channels) for channels in found}) > 1 or (chosen is None and len(found) > 1):
+        listed = "; ".join(f"{part.folder.name}: {', '.join(channels)}" for channels, part in found.items())
+        raise LabelSetError(f"the data sets have different channels ({listed}): if they mean the same, use --channels")
+    channels = next(iter(found))
+    if chosen is not None and len(chosen) != len(channels):
+        raise LabelSetError(f"--channels: expected {len(channels)} names, but got {len(chosen)}")
+    return tuple(chosen or channels)

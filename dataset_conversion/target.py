@@ -1,0 +1,162 @@
+"""The place of a data set: checked, filled out of sight, and given its name when all is well.
+
+What stood there before goes only then, and what is not of that data set itself stays.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
+from nnunet_labelset.dataset_conversion.notes import NOTES, write_notes
+from nnunet_labelset.dataset_conversion.records import RECORDS, output_names
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import check_name, read_json, write_json
+from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING, file_ending
+
+PARTS = ("imagesTr", "labelsTr", "imagesTs", "labelsTs")
+OURS = ("dataset.json", NOTES, INCOMPLETE, RECORDS)
+
+
+@dataclass(frozen=True)
+class Target:
+    """The data set to write."""
+
+    folder: Path  # .../DatasetXXX_Name
+    leaves: tuple[str, ...]
+    channels: tuple[str, ...]
+    ending: str = ".nii.gz"
+    overwrite: bool = False
+    skip_bad_cases: bool = False
+
+    @property
+    def place(self) -> Path:
+        """The folder itself, where a link leads to it: the link stays."""
+        return Path(os.path.realpath(self.folder))
+
+    @property
+    def staging(self) -> Path:
+        return self.place.parent / f".{self.place.name}.incomplete"
+
+    @property
+    def old(self) -> Path:
+        return self.place.parent / f".{self.place.name}.old"
+
+
+def dataset_folder(root: Path, number: int, name: str) -> Path:
+    """`root/DatasetXXX_Name`; an id that another data set has is an error, as nnU-Net could not tell them apart."""
+    if not 1 <= number <= 999:
+        raise LabelSetError(f"-d {number}: expected an id from 1 to 999")
+    folder = root / f"Dataset{number:03d}_{check_name(name, '-n')}"
+    if os.path.islink(os.path.realpath(folder)):
+        raise LabelSetError(f"{folder}: a link that leads back to itself: remove it")
+    _check_id(folder)
+    return folder
+
+
+def _check_id(folder: Path) -> None:
+    prefix = folder.name.partition("_")[0]
+    others = [path.name for path in folder.parent.glob(f"{prefix}_*") if path.name != folder.name]
+    if others:
+        raise LabelSetError(f"{folder.parent}: id {int(prefix[-3:])} belongs to {some(others)}: choose another -d")
+
+
+def check_target(target: Target, jobs: Sequence[CaseJob]) -> None:
+    if target.folder.exists():
+        if not target.overwrite:
+            raise LabelSetError(f"{target.folder} exists: choose another -d or -n, or give --overwrite")
+        if not any((target.folder / name).exists() for name in ("dataset.json", INCOMPLETE)):
+            raise LabelSetError(f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it")
+        inside = next((path for job in jobs for path in job.inputs if _is_below(path, target.place)), None)
+        if inside:
+            raise LabelSetError(f"{inside}: lies in the data set that would be written: choose another -d or -n")
+    if os.path.lexists(target.staging) and (target.staging.is_symlink() or not target.staging.is_dir()):
+        raise LabelSetError(f"{target.staging}: this name is needed for a folder: move it away")
+    known = {target.staging / name for name in (RECORDS, *PARTS)}
+    for folder in (target.staging, *known):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir() and path not in known:
+                raise LabelSetError(f"{path}: no conversion made this folder: move it away, it would be deleted")
+
+
+def _is_below(path: Path, folder: Path) -> bool:
+    return os.path.realpath(path).startswith(f"{folder}{os.sep}")
+
+
+def publish(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseResult], contract: Contract) -> list[str]:
+    """Remove what does not belong to the data set, write dataset.json last, and give the folder its name."""
+    staging = target.staging
+    expected = {name for job in jobs for name in output_names(job, results[job.case])}
+    found = set()
+    for part in PARTS:
+        for path in (staging / part).glob("*"):
+            if f"{part}/{path.name}" in expected:
+                found.add(f"{part}/{path.name}")
+            else:
+                path.unlink()
+    if missing := sorted(expected - found):
+        raise LabelSetError(f"{staging / missing[0]}: somebody removed it while the others were converted: run again")
+    for part in ("imagesTr", "labelsTr"):
+        (staging / part).mkdir(exist_ok=True)
+    dataset_json = {
+        "channel_names": {str(number): channel for number, channel in enumerate(target.channels)},
+        "labels": {name: value for value, name in enumerate(contract.value_names)},
+        "numTraining": Counter(job.part for job in jobs)[TRAINING],
+        "file_ending": target.ending,
+        "name": target.folder.name,
+        BLOCK: contract.to_block(),
+    }
+    Contract.from_dataset_json(dataset_json)  # what we write, we can read
+    write_notes(staging / NOTES, [(job.case, note) for job in jobs for note in results[job.case].notes])
+    write_json(staging / "dataset.json", dataset_json)
+    _check_id(target.folder)  # another run may have taken it meanwhile
+    (staging / INCOMPLETE).unlink()
+    if target.place.exists():
+        os.rename(target.place, target.old)
+    os.rename(staging, target.place)
+    shutil.rmtree(target.place / RECORDS)  # only now: until the name is given, the next run can go on from them
+    return settle(target.old, target.place)
+
+
+def settle(old: Path, new: Path) -> list[str]:
+    """Finish a replacement, also one that was killed: what is not of the old data set itself moves over to the new one.
+
+    Returns what was moved. If the new one never got its name, the old one gets its name back.
+    """
+    if not old.exists():
+        return []
+    if not new.exists():
+        os.rename(old, new)
+        return []
+    moved = []
+    for path in list(_foreign(old)):
+        target = new / path.relative_to(old)
+        if os.path.lexists(target):
+            target = target.with_name(f"{target.name}.old")
+        target.parent.mkdir(exist_ok=True)
+        os.rename(path, target)
+        moved.append(target.relative_to(new).as_posix())
+    shutil.rmtree(old, ignore_errors=True)
+    return moved
+
+
+def _foreign(folder: Path) -> Iterator[Path]:
+    """Files and folders in a data set that are neither its cases nor its dataset.json."""
+    try:
+        ending = file_ending(read_json(folder / "dataset.json"))
+    except LabelSetError:
+        ending = ".nii.gz"
+    for path in sorted(folder.iterdir()):
+        if path.name in PARTS and path.is_dir() and not path.is_symlink():
+            case = re.compile((r".+_\d{4}" if path.name.startswith("images") else ".+") + re.escape(ending))
+            yield from (inner for inner in sorted(path.iterdir()) if inner.is_dir() or not case.fullmatch(inner.name))
+        elif path.name not in (*PARTS, *OURS):
+            yield path
