@@ -28,7 +28,7 @@ from nnunet_labelset.cli import main as nnunet_labelset
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.io.tables import read_table
 
-METRICS = {"dice": 100.0, "hd95": -1.0}  # factor; negative: less is better
+METRICS = {"dice": 100.0, "nsd": 100.0}
 
 
 def main() -> None:

@@ -117,7 +117,7 @@ def fetal(folder: Path) -> Iterator[Case]:
 
 
 STUDIES = {
-    "hippocampus": Study(("anterior", "posterior"), hippocampus, (32, 40, 32), (8, 16, 32, 48), (2,), "MRI", 1.0),
-    "openkbp": Study(ORGANS, openkbp, (32, 40, 40), (12, 24, 48, 64), None, "CT", 5.0),
-    "fetal": Study(TISSUES, fetal, (24, 32, 24), (12, 24, 48, 64), (2,), "T2", 2.4),
+    "hippocampus": Study(("anterior", "posterior"), hippocampus, (24, 32, 24), (8, 16, 32), (2,), "MRI", 1.0),
+    "openkbp": Study(ORGANS, openkbp, (32, 48, 40), (8, 16, 32, 48), None, "CT", 5.0),
+    "fetal": Study(TISSUES, fetal, (24, 32, 24), (8, 16, 32, 48), (2,), "T2", 2.4),
 }

@@ -58,17 +58,16 @@ def _table(methods: dict[str, Any], groups: dict[str, str], metric: str, factor:
     names = sorted(set(groups.values()))
     found = {name: factor * scores(runs, metric, cases, leaves) for name, runs in methods.items()}
     means = {name: np.nanmean(values, 2) for name, values in found.items()}  # (seeds, cases)
-    sign = 1 if factor > 0 else -1
-    best = max(means, key=lambda name: sign * np.nanmean(means[name]))
+    best = max(means, key=lambda name: np.nanmean(means[name]))
     heads = ["method", "seeds", *names, *leaves, f"all, minus '{best}' [95 %]"]
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    for name in sorted(means, key=lambda name: -sign * np.nanmean(means[name])):
+    for name in sorted(means, key=lambda name: -np.nanmean(means[name])):
         by_group = [np.nanmean(means[name][:, [groups[case] == group for case in cases]]) for group in names]
         by_leaf = [np.nanmean(found[name][:, :, i]) for i in range(len(leaves))]
         seeds = min(len(means[name]), len(means[best]))
         difference = means[name][:seeds] - means[best][:seeds]
         low, high = interval(difference)
         text = f"{np.nanmean(difference):+.1f} [{low:+.1f}, {high:+.1f}]"
-        numbers = [f"{abs(value):.1f}" for value in (*by_group, *by_leaf)]
+        numbers = [f"{value:.1f}" for value in (*by_group, *by_leaf)]
         lines.append("| " + " | ".join([name, str(len(means[name])), *numbers, text]) + " |")
     return "\n".join(lines) + "\n"

@@ -75,10 +75,9 @@ def trained(study: Study, folder: Path, method: Method) -> Any:
 def predict(trainer: Any, images: Path, target: Path) -> None:
     """nnU-Net's prediction, without mirroring, from the image to a segmentation on its grid."""
     trainer.set_deep_supervision_enabled(False)
-    predictor = nnUNetPredictor(0.5, True, False, device=torch.device("cpu"), allow_tqdm=False)
-    predictor.manual_initialization(
-        trainer.network, trainer.plans_manager, trainer.configuration_manager, None, trainer.dataset_json, "", None
-    )
+    predictor = nnUNetPredictor(0.75, True, False, device=torch.device("cpu"), allow_tqdm=False)
+    weights, managers = [trainer.network.state_dict()], (trainer.plans_manager, trainer.configuration_manager)
+    predictor.manual_initialization(trainer.network, *managers, weights, trainer.dataset_json, "", None)
     reader = trainer.plans_manager.image_reader_writer_class()
     for path in sorted(images.glob("*_0000.nii.gz")):
         image, properties = reader.read_images([str(path)])

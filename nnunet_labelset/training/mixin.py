@@ -19,7 +19,9 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.training.advice import AdviceMixin
 from nnunet_labelset.training.checkpoints import CheckpointMixin
+from nnunet_labelset.training.running import RunningDice
 from nnunet_labelset.training.sampling import (
     BY_LEAF,
     UNIFORM,
@@ -33,7 +35,7 @@ from nnunet_labelset.training.stopping import stop, stop_at_contract
 from nnunet_labelset.training.validation import ValidationMixin
 
 
-class LabelSetMixin(ValidationMixin, CheckpointMixin):
+class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
     """Put it before an nnU-Net trainer: `class nnUNetTrainerLeafDice(LabelSetMixin, nnUNetTrainer)`."""
 
     loss_class: ClassVar[type[LabelSetLoss]]
@@ -136,6 +138,19 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin):
             return loss
         plain.loss = loss
         return plain
+
+    def save_checkpoint(self, filename: str) -> None:
+        """With what a running Dice remembers."""
+        loss = getattr(self.loss, "loss", self.loss)  # inside of deep supervision
+        if isinstance(loss, RunningDice):
+            self.training_state["running_dice"] = dict(loss.running)
+        super().save_checkpoint(filename)
+
+    def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
+        super().load_checkpoint(filename_or_checkpoint)
+        loss = getattr(self.loss, "loss", self.loss)
+        if isinstance(loss, RunningDice):
+            loss.running = dict(self.training_state.get("running_dice", {}))
 
     def get_tr_and_val_datasets(self) -> tuple[Any, Any]:
         """nnU-Net's data sets, sampled for what their cases annotate."""

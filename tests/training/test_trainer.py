@@ -23,14 +23,14 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import LeafDiceLoss
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.trainers import baselines, leaf_dice, marginal, short
+from nnunet_labelset.trainers import baselines, label_set, leaf_dice, marginal, short
 from nnunet_labelset.training.mixin import LabelSetMixin
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
 
 TRAINERS = {
     name: cls
-    for module in (baselines, leaf_dice, marginal, short)
+    for module in (baselines, label_set, leaf_dice, marginal, short)
     for name, cls in vars(module).items()
     if inspect.isclass(cls) and issubclass(cls, LabelSetMixin) and name.startswith("nnUNetTrainer")
 }
@@ -60,7 +60,9 @@ def test_the_names_that_users_type() -> None:
     losses = ["MarginalDice", "MarginalDiceCE", "MarginalDiceFocal", "MarginalCE", "MarginalFocal", "LeafDiceFocal"]
     lengths = ["", "_5epochs", "_50epochs", "_100epochs", "_250epochs"]
     expected = [*losses, "SoftTargetDice", "FullySupervisedDice"]
-    expected += [f"{loss}{length}" for loss in ("LeafDice", "LeafDiceCE") for length in lengths]
+    expected += [f"{loss}{length}" for loss in ("LabelSet", "LeafDice", "LeafDiceCE") for length in lengths]
+    expected += [f"LabelSet{length}_NoMirroring" for length in lengths]
+    expected += ["LabelSetTeacher", "LabelSetTeacher_NoMirroring"]
     assert names == {f"nnUNetTrainer{name}" for name in expected}
 
 

@@ -1,0 +1,53 @@
+"""Running Dice: a Dice loss over the last samples, so that it speaks in every patch.
+
+In a patch without any `{c}` voxel the intersection of leaf c is 0, and a Dice of this patch alone has no gradient for
+c, however wrong the prediction is there. Running Dice adds the sums of earlier steps, decayed and detached, to those of
+the batch: c is then punished where it is known not to be. It is a function of the sums of Leaf-Dice: the axiom holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nnunet_labelset.losses import LabelSetLoss, LeafDiceCELoss, LeafDiceLoss
+from nnunet_labelset.losses.dice import DiceTerms
+
+
+class RunningDice(LabelSetLoss):
+    """Put it before a Dice loss. There is one state for every scale of deep supervision, told apart by its shape."""
+
+    def __init__(self, *args: Any, decay: float = 0.9, **options: Any) -> None:
+        super().__init__(*args, **{**options, "batch_dice": True})  # what runs is a sum over samples
+        self.decay = decay
+        self.running: dict[tuple[int, ...], Tensor] = {}  # scale -> (4, C): the three Dice terms and their weight
+        self._scale: tuple[int, ...] = ()
+
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        self._scale = tuple(logits.shape[2:])
+        return super().forward(logits, target)
+
+    def combine(self, terms: DiceTerms) -> DiceTerms:
+        """The terms of the batch plus those of earlier steps; in validation the batch alone counts."""
+        now = torch.cat([*terms])  # (3, C)
+        if not now.requires_grad:
+            return terms
+        with torch.no_grad():
+            total = torch.cat([now, torch.ones_like(now[:1])])
+            if self._scale in self.running:
+                total = total + self.decay * self.running[self._scale].to(now.device)
+            self.running[self._scale] = total
+            weight = total[3:]  # a batch is one part of so many
+        # the value is that of all, and the gradient as large as if all of them had one
+        combined = total[:3] + weight * (now - now.detach())
+        return DiceTerms(*combined[:, None])
+
+
+class RunningLeafDiceLoss(RunningDice, LeafDiceLoss):
+    """Leaf-Dice of the last samples."""
+
+
+class RunningLeafDiceCELoss(RunningDice, LeafDiceCELoss):
+    """Leaf-Dice of the last samples + marginal cross entropy."""

@@ -1,0 +1,77 @@
+"""A teacher that resolves label-sets: the moving average of the weights says which leaf of its label-set a voxel is."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from nnunet_labelset.training.mixin import LabelSetMixin
+
+
+def resolved(logits: Tensor, target: Tensor, membership: Tensor, threshold: float) -> Tensor:
+    """Set indices in which a larger label-set gives way to its likeliest leaf where that one has enough of its mass.
+
+    logits `(B, C, *S)` of the teacher, target `(B, 1, *S)`, membership bool `(K, C)`. What the annotation excludes
+    stays excluded; annotated voxels and those that may be every leaf stay as they are.
+    """
+    allowed = membership[target[:, 0].long()].movedim(-1, 1)  # (B, C, *S)
+    probability, leaf = logits.float().masked_fill(~allowed, -torch.inf).softmax(1).max(1, keepdim=True)
+    size = membership.sum(1)
+    open_sets = (size > 1) & (size < membership.shape[1])  # (K,)
+    sure = open_sets[target.long()] & (probability >= threshold)
+    return torch.where(sure, leaf.to(target.dtype), target)
+
+
+class TeacherMixin(LabelSetMixin):
+    """Put it before a trainer as `LabelSetMixin`. It leaves the axiom on purpose once the teacher speaks."""
+
+    teacher_start: ClassVar[float] = 0.4  # share of the epochs before the teacher is asked
+    teacher_threshold: ClassVar[float] = 0.9
+
+    teacher: AveragedModel | None = None
+
+    def save_checkpoint(self, filename: str) -> None:
+        if self.teacher is not None:
+            self.training_state["teacher"] = self.teacher.state_dict()
+        super().save_checkpoint(filename)
+
+    def on_train_start(self) -> None:
+        """The teacher starts from the weights of the network, whether new, pretrained or of a checkpoint."""
+        super().on_train_start()
+        window = min(1000, max(50, self.num_epochs * self.num_iterations_per_epoch // 10))  # steps that it reaches back
+        average = get_ema_multi_avg_fn(1 - 1 / window)
+        self.teacher = AveragedModel(_plain(self.network), multi_avg_fn=average, use_buffers=True).eval()
+        if "teacher" in self.training_state:
+            self.teacher.load_state_dict(self.training_state["teacher"])
+
+    def _encoded(self, batch: dict) -> dict:
+        batch = super()._encoded(batch)
+        asked = self.current_epoch >= self.teacher_start * self.num_epochs
+        if self.teacher is None or not asked or not torch.is_grad_enabled():  # never in validation
+            return batch
+        data = batch["data"].to(self.device, non_blocking=True)
+        with torch.no_grad(), torch.autocast("cuda") if self.device.type == "cuda" else nullcontext():
+            outputs = self.teacher(data)
+        membership = self.label_sets.membership.to(self.device)
+        if isinstance(batch["target"], list):
+            pairs = zip(outputs, batch["target"], strict=False)
+            target: Any = [resolved(*pair, membership, self.teacher_threshold) for pair in pairs]
+        else:
+            target = resolved(outputs, batch["target"], membership, self.teacher_threshold)
+        return {**batch, "data": data, "target": target}
+
+    def train_step(self, batch: dict) -> dict:
+        result = super().train_step(batch)
+        assert self.teacher is not None
+        self.teacher.update_parameters(_plain(self.network))
+        return result
+
+
+def _plain(network: nn.Module) -> nn.Module:
+    """The network without the wrappers of DDP and torch.compile."""
+    network = getattr(network, "module", network)
+    return getattr(network, "_orig_mod", network)

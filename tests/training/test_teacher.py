@@ -1,0 +1,99 @@
+"""The teacher resolves label-sets inside what the annotation allows, after a warm-up, and goes on with `--c`."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+
+from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.training.teacher import resolved
+from tests.helpers import tiny
+from tests.helpers.tiny import make
+from tests.training.test_trainer import TRAINERS, batch
+
+MEMBERSHIP = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]}).membership
+
+
+def test_the_answer_is_restricted_to_the_label_set() -> None:
+    logits = torch.tensor([[[9.0, 9.0, 9.0, 0.0], [1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.5, 0.0]]])  # (1, 3, 4)
+    target = torch.tensor([[[3, 3, 3, 0]]], dtype=torch.int16)
+    # within {1, 2}: leaf 1 with 0.73, leaf 1 with 0.98, leaf 2 with 0.62; the last voxel is annotated
+    assert resolved(logits, target, MEMBERSHIP, 0.5).tolist() == [[[1, 1, 2, 0]]]
+    assert resolved(logits, target, MEMBERSHIP, 0.9).tolist() == [[[3, 1, 3, 0]]]
+    assert resolved(logits, target, MEMBERSHIP, 0.9).dtype == torch.int16
+
+
+def test_what_may_be_every_leaf_stays_ignored() -> None:
+    logits, target = torch.tensor([[[9.0], [0.0], [0.0]]]), torch.tensor([[[4]]])
+    assert resolved(logits, target, MEMBERSHIP, 0.5).tolist() == [[[4]]]
+
+
+def started(nnunet: tiny.NNUNet, name: str, **options):
+    trainer = make(nnunet, TRAINERS[name], fold="all", **options)
+    trainer.num_epochs, trainer.num_iterations_per_epoch = 10, 20
+    trainer.on_train_start()
+    return trainer
+
+
+def test_the_teacher_speaks_after_the_warm_up_and_in_training_only(in_process: tiny.NNUNet) -> None:
+    trainer = started(in_process, "nnUNetTrainerLabelSetTeacher")
+    trainer.teacher_threshold = 0.0
+    example = batch(0, ["part_0", "part_1"], values=5)
+    size = trainer.label_sets.membership.sum(1)
+
+    def open_voxels() -> int:
+        return sum(int((size[scale.long()] == 2).sum()) for scale in trainer._encoded(copy.deepcopy(example))["target"])
+
+    assert open_voxels() > 0
+    trainer.current_epoch = 4
+    assert open_voxels() == 0
+    with torch.no_grad():
+        assert open_voxels() > 0
+
+
+def test_the_teacher_follows_the_network(in_process: tiny.NNUNet) -> None:
+    trainer = started(in_process, "nnUNetTrainerLabelSetTeacher")
+    trainer.current_epoch = 5
+    first = copy.deepcopy(trainer.network.state_dict())
+    for step in range(2):
+        trainer.train_step(batch(step, ["full_0", "part_0"], values=4))
+    weights, taught = trainer.network.state_dict(), trainer.teacher.module.state_dict()
+    name = next(name for name in weights if name.endswith("conv.weight"))
+    assert not torch.equal(weights[name], first[name])
+    assert not torch.equal(weights[name], taught[name])
+    assert (weights[name] - taught[name]).abs().max() < (weights[name] - first[name]).abs().max()
+
+
+@pytest.mark.parametrize("name", ["nnUNetTrainerLabelSet", "nnUNetTrainerLabelSetTeacher"])
+def test_training_goes_on_from_a_checkpoint(in_process: tiny.NNUNet, tmp_path: Path, name: str) -> None:
+    first = started(in_process, name)
+    first.current_epoch = 6
+    examples = [batch(step, ["full_0", "part_0"], values=4) for step in range(4)]
+    for example in examples[:2]:
+        first.train_step(copy.deepcopy(example))
+    checkpoint = tmp_path / "checkpoint.pth"
+    first.save_checkpoint(str(checkpoint))
+    second = make(in_process, TRAINERS[name], fold="all")
+    second.num_epochs, second.num_iterations_per_epoch = 10, 20
+    second.load_checkpoint(str(checkpoint))
+    second.on_train_start()
+    second.current_epoch = first.current_epoch
+    for trainer in (first, second):
+        trainer.lr_scheduler.step(trainer.current_epoch)
+    for example in examples[2:]:
+        losses = [trainer.train_step(copy.deepcopy(example))["loss"] for trainer in (first, second)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_state_does_not_reach_prediction(in_process: tiny.NNUNet, tmp_path: Path) -> None:
+    trainer = started(in_process, "nnUNetTrainerLabelSetTeacher")
+    trainer.train_step(batch(0, ["full_0", "part_0"], values=4))
+    trainer.save_checkpoint(str(tmp_path / "checkpoint.pth"))
+    checkpoint = torch.load(tmp_path / "checkpoint.pth", weights_only=False)
+    assert set(checkpoint["network_weights"]) == set(trainer.network.state_dict())
+    assert {"running_dice", "teacher"} <= set(checkpoint["optimizer_state"]["param_groups"][0]["label_sets"])
+    plain = make(in_process, TRAINERS["nnUNetTrainerLeafDiceCE"], fold="all")
+    plain.load_checkpoint(str(tmp_path / "checkpoint.pth"))  # another trainer reads it
