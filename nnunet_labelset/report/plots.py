@@ -152,7 +152,7 @@ def bland_altman(
 
 def rank_plot(ranks: Sequence[tuple[str, float]], distance: float | None, width: int = 360) -> Markup:
     """Mean ranks on a line, best at the left; a bar joins methods closer than the critical `distance`."""
-    left, right, top = 20, 20, 34
+    left, right, top = 150, 20, 34
     order = sorted(range(len(ranks)), key=lambda index: ranks[index][1])
     scale = (width - left - right) / ((len(ranks) - 1) or 1)
 
@@ -178,8 +178,9 @@ def rank_plot(ranks: Sequence[tuple[str, float]], distance: float | None, width:
         x = place(mean)
         parts.append(_line(x, top, x, y, "zero"))
         parts.append(Markup('<circle cx="{:.1f}" cy="{}" r="4" class="dot {}"/>').format(x, top, method_class(index)))
-        style, shift = ("tick-left", 6) if x < width / 2 else ("unit", -6)
-        parts.append(_text(x + shift, y + 4, style, f"{method}: {mean:.2f}"))
+        # To the left, where the other lines are shorter.
+        name = method if len(method) <= 20 else f"{method[:19]}…"
+        parts.append(_text(x - 6, y + 4, "unit", f"{name}: {mean:.2f}"))
     words = ", ".join(f"{ranks[index][0]} {ranks[index][1]:.2f}" for index in order)
     return _svg(width, height, f"Mean ranks, 1 is best: {words}", parts)
 

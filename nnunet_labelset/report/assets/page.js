@@ -9,9 +9,10 @@
   };
 
   // Empty values last; numbers as numbers; words with their numbers in order.
+  var collator = new Intl.Collator(undefined, { numeric: true });
   var compare = function (x, y, down) {
     if (x === "" || y === "") { return (x === "") - (y === ""); }
-    var order = isNaN(x) || isNaN(y) ? String(x).localeCompare(String(y), undefined, { numeric: true }) : x - y;
+    var order = isNaN(x) || isNaN(y) ? collator.compare(x, y) : x - y;
     return down ? -order : order;
   };
   var turn = function (head) {
@@ -143,18 +144,20 @@
   tip.hidden = true;
   document.body.append(tip);
   document.addEventListener("pointermove", function (event) {
-    var path = event.target;
-    tip.hidden = !(data && path.matches && path.matches("path[data-i]"));
-    if (tip.hidden) { return; }
-    var at = new DOMPoint(event.clientX, event.clientY).matrixTransform(path.getScreenCTM().inverse());
-    var nearest = 0, least = Infinity;
-    path.getAttribute("d").split("M").slice(1).forEach(function (mark, index) {
-      var place = mark.split(/[ a-z]/), distance = Math.hypot(place[0] - at.x, parseFloat(place[1]) - at.y);
-      if (distance < least) { least = distance; nearest = index; }
+    var svg = data && event.target.closest && event.target.closest("figure svg"), least = 6, name = "";
+    all("path[data-i]", svg || tip).forEach(function (path) {
+      var at = new DOMPoint(event.clientX, event.clientY).matrixTransform(path.getScreenCTM().inverse());
+      path.getAttribute("d").split("M").slice(1).forEach(function (mark, index) {
+        var place = mark.split(/[ a-z]/), distance = Math.hypot(place[0] - at.x, place[1] - at.y);
+        if (distance > least) { return; }
+        var numbers = path.dataset.i.split(" "), names = data.cases;
+        if (numbers[0] === "!") { names = names.filter(function (_, i) { return numbers.indexOf(String(i)) < 0; }); }
+        least = distance;
+        name = names[numbers[0] === "!" ? index : +numbers[index]];
+      });
     });
-    var numbers = path.dataset.i.split(" "), names = data.cases;
-    if (numbers[0] === "!") { names = names.filter(function (_, i) { return numbers.indexOf(String(i)) < 0; }); }
-    tip.textContent = names[numbers[0] === "!" ? nearest : +numbers[nearest]];
+    tip.textContent = name;
+    tip.hidden = !name;
     tip.style.left = Math.min(event.pageX + 12, document.documentElement.clientWidth - 160) + "px";
     tip.style.top = event.pageY + 14 + "px";
   });
