@@ -61,9 +61,7 @@ def _write(target: Target, jobs: Sequence[CaseJob], problems: Sequence[tuple[str
         if not any((target.staging / RECORDS).iterdir()):
             shutil.rmtree(target.staging)
             raise
-        raise LabelSetError(
-            f"{error}\nThe cases that are done are kept: the same command goes on from there."
-        ) from None
+        raise LabelSetError(f"{error}; what is done is kept: the same command goes on from there") from None
     bad = [*problems, *((job.case, text) for job in jobs for text in results[job.case].problems)]
     skipped = {case for case, _ in bad}
     good = [job for job in jobs if job.case not in skipped]

@@ -18,6 +18,7 @@ from nnunet_labelset.dataset_conversion.meaning import Meaning
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.raw import RawCase, raw_cases
 
@@ -135,10 +136,11 @@ def _contract(
         else:
             everything = {"version": VERSION, "protocols": {"": {}}, "cases": dict.fromkeys(labelled, "")}
             contract = Contract.from_dataset_json({BLOCK: everything, **dataset_json})
-        contract.require_cases(labelled)
     except LabelSetError as error:
         raise LabelSetError(f"{folder / 'dataset.json'}: {error}") from None
-    if partial := [name for name in labelled if complete and not contract.is_fully_annotated(name)]:
+    if table is not None and (missing := [name for name in labelled if name not in contract.cases]):
+        raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
+    if partial := [name for name in contract.cases if complete and not contract.is_fully_annotated(name)]:
         raise LabelSetError(f"--fully-annotated: {folder / 'dataset.json'} says that '{partial[0]}' is not")
     return contract, cases
 
@@ -177,7 +179,8 @@ def merge_jobs(
                     raise LabelSetError(f"{part.folder}: {found}")
                 made.jobs.append(_job(name, part, case, leaves, link, ending))
             except LabelSetError as error:
-                made.problems.append((name, str(error)))
+                where = "" if str(error).startswith(str(part.folder)) else f"{part.folder}: "
+                made.problems.append((name, f"{where}{error}"))
     return made
 
 

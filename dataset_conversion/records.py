@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from nnunet_labelset import __version__
 from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
@@ -50,9 +51,9 @@ def size_of(path: Path) -> int | None:
 
 
 def fingerprint(job: CaseJob) -> str:
-    """Changes when the rules of a case or any of its files change."""
+    """Changes when the rules of a case, any of its files, or the version of this code change."""
     stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None for path in job.inputs]
-    return hashlib.sha256(json.dumps([_plain(job), stats], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([__version__, _plain(job), stats], sort_keys=True).encode()).hexdigest()
 
 
 def recall(folder: Path, job: CaseJob) -> CaseResult | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.dataset import Written
-from nnunet_labelset.dataset_conversion.notes import NOTES, note_lines
+from nnunet_labelset.dataset_conversion.notes import MOST_LINES, NOTES, note_lines
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
@@ -44,9 +44,13 @@ def summary(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
 
 
 def _coverage(written: Written) -> str:
-    """The paper's Table 1 by part and source, and what the label-sets are."""
+    """The paper's Table 1 by part and source, and what the label-sets are; the verb `coverage` shows all of it."""
+    groups = written.groups if len(set(written.groups.values())) <= MOST_LINES else None
     rows = []
     for part in (TRAINING, TEST):
         cases = [case for case in written.contract.cases if written.parts[case] == part]
-        rows += coverage_table(written.contract, cases, written.groups, part) if cases else []
-    return "in how many cases each leaf is annotated:\n" + format_table(rows) + describe_label_sets(written.contract)
+        rows += coverage_table(written.contract, cases, groups, part) if cases else []
+    sets = describe_label_sets(written.contract).splitlines()
+    more = [f"  ... ({len(sets) - MOST_LINES} more: nnunet_labelset coverage)"] if len(sets) > 2 * MOST_LINES else []
+    sets = sets[:MOST_LINES] + more if more else sets
+    return "in how many cases each leaf is annotated:\n" + format_table(rows) + "\n".join(sets)

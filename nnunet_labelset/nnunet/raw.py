@@ -83,11 +83,13 @@ def _folder_cases(folder: Path, ending: str, suffix: str, part: str) -> list[Raw
 
 
 def _listed_case(folder: Path, name: str, entry: Any) -> RawCase:
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("label"), str) or not entry.get("images"):
+    files = (entry.get("images"), entry.get("label")) if isinstance(entry, Mapping) else (None, None)
+    images = files[0] if isinstance(files[0], list) else []
+    if not images or not all(isinstance(text, str) for text in (*images, files[1])):
         raise LabelSetError(f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a file)")
     return RawCase(
         name,
         TRAINING,
-        tuple(folder / os.path.expandvars(str(image)) for image in entry["images"]),
-        folder / os.path.expandvars(entry["label"]),
+        tuple(folder / os.path.expandvars(image) for image in images),
+        folder / os.path.expandvars(str(files[1])),
     )

@@ -147,7 +147,7 @@ def test_merge_does_not_take_silence_for_complete(tmp_path, monkeypatch, capsys)
 
     table.write_text("case,annotated\nc0,all\n")
     assert main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"]) == 1
-    assert "4 case(s) without a protocol" in capsys.readouterr().err
+    assert "drawn.csv: no line for c1, c2, c3, c4 of Dataset003_Liver" in capsys.readouterr().err
 
 
 def test_merge_looks_at_masks(tmp_path, monkeypatch, capsys):
@@ -171,3 +171,19 @@ def test_merge_does_not_overrule_a_contract(tmp_path, monkeypatch, capsys, argum
     assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3", *arguments]) == 1
     error = capsys.readouterr().err
     assert "says that 'c' is not" in error or "is declared already" in error
+
+
+def test_many_protocols_are_told_in_few_lines(tmp_path, monkeypatch, capsys):
+    """Each case with a protocol of its own: a summary on screen, all of it in files."""
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    leaves = ["background", *(f"organ_{number}" for number in range(1, 41))]
+    protocols = {f"p{number}": {"background": ["background", leaves[number]]} for number in range(1, 41)}
+    cases = {f"c{number}": f"p{number}" for number in range(1, 41)}
+    block = {"version": 1, "protocols": protocols, "cases": cases}
+    labels = {leaf: value for value, leaf in enumerate(leaves)}
+    write_nnunet(tmp_path, "Dataset003_Many", labels, dict.fromkeys(cases, slabs(1)), label_sets=block)
+    assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) < 100
+    assert len(contract_of(tmp_path / "Dataset050_All").protocols) == 40
+    assert len(notes(tmp_path / "Dataset050_All")) == 40 * 39 - 39  # every leaf that is declared, but for organ_1
