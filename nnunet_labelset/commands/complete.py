@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nnunet_labelset.commands.options import add_model, add_processes
 from nnunet_labelset.dataset_conversion.complete import Model, completed_splits, write_completed
 from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
-from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import find_model, read_splits, reader_of
-from nnunet_labelset.nnunet.names import DEFAULT_PLANS, SPLITS
+from nnunet_labelset.nnunet.names import SPLITS
 
 EPILOG = """Train every fold of the model with --npz before. Completed cases are copies for training; validation keeps
 the cases as people annotated them, in the same folds. A second round takes a model trained on the new data set."""
@@ -21,15 +21,13 @@ the cases as people annotated them, in the same folds. A second round takes a mo
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("-d", required=True, metavar="ID_OR_NAME", help="data set that the model was trained on")
-    parser.add_argument("-tr", required=True, metavar="TRAINER", help="trainer of the model")
-    parser.add_argument("-c", default="3d_fullres", metavar="CONFIGURATION", help="default: %(default)s")
-    parser.add_argument("-p", default=DEFAULT_PLANS, metavar="PLANS", help="default: %(default)s")
+    add_model(parser)
     parser.add_argument("-o", required=True, type=int, metavar="ID", help="id of the new data set")
     parser.add_argument("-n", required=True, metavar="NAME", help="name of the new data set")
     parser.add_argument(
         "--threshold", type=float, default=0.9, help="share of the probability of the label-set (default: %(default)s)"
     )
-    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+    add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -40,11 +40,19 @@ def refuse_completed(dataset_json: Mapping[str, Any], cases: Iterable[str]) -> N
 
 def check_split(dataset_json: Mapping[str, Any], training: Iterable[str], validation: Iterable[str]) -> None:
     """Fail if a fold validates on a completed case, or trains on one whose original it validates on."""
-    refuse_completed(dataset_json, validation)
     made_of = originals(dataset_json)
+    refuse_completed(dataset_json, validation)
     leaked = sorted({made_of[case] for case in training if case in made_of} & set(validation))
     if leaked:
         raise LabelSetError(
             f"the fold trains on completed copies of its own validation cases ({some(leaked, 3)}): "
             "use the splits_final.json that 'nnunet_labelset complete' wrote"
         )
+
+
+def whole_split(dataset_json: Mapping[str, Any], cases: Iterable[str]) -> tuple[list[str], list[str]]:
+    """All cases for training, completed copies in place of their originals, and all annotated cases for validation."""
+    made_of = originals(dataset_json)
+    replaced = set(made_of.values())
+    cases = list(cases)
+    return [case for case in cases if case not in replaced], [case for case in cases if case not in made_of]

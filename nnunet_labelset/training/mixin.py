@@ -15,6 +15,7 @@ from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
 from torch import nn
 
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract.completed import check_split, whole_split
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss
@@ -89,12 +90,18 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         exit_when_terminated()
 
     def do_split(self) -> tuple[list[str], list[str]]:
-        """nnU-Net's split; every case of it must have a protocol."""
+        """nnU-Net's split; every case of it must have a protocol, and no completed case is for validation."""
         training, validation = super().do_split()
         try:
             self.contract.require_cases([*training, *validation])
         except LabelSetError as error:
             stop_at_contract(error, self.plans_manager.dataset_name, self.dataset_json)
+        if self.fold == "all":
+            return whole_split(self.dataset_json, training)
+        try:
+            check_split(self.dataset_json, training, validation)
+        except LabelSetError as error:
+            stop(error)
         return training, validation
 
     def _check_values(self, cases: list[str]) -> None:

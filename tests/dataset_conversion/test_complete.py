@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
-from nnunet_labelset.contract.completed import check_split, refuse_completed
+from nnunet_labelset.contract.completed import check_split, refuse_completed, whole_split
 from nnunet_labelset.dataset_conversion.complete import complete_values
 from tests.helpers import tiny
 
@@ -125,6 +125,10 @@ def test_completed_cases_are_not_scored_against(trained: Path) -> None:
         refuse_completed(dataset, ["full_0", "full_0__completed"])
     with pytest.raises(LabelSetError, match=r"copies of its own validation cases \(full_1\)"):
         check_split(dataset, ["full_0__completed", "full_1__completed"], ["full_1"])
+    training, validation = whole_split(dataset, dataset["dataset"])
+    assert sorted(training) == sorted(f"{case}__completed" for case in tiny.CASES)
+    assert sorted(validation) == sorted(tiny.CASES)
+    assert whole_split({}, ["a", "b"]) == (["a", "b"], ["a", "b"])
 
 
 def test_mistakes_are_one_line_and_leave_nothing(trained: Path, capsys: pytest.CaptureFixture) -> None:
