@@ -25,7 +25,15 @@ from nnunet_labelset.losses.dice import (
     mean_dice,
     soft_target_dice,
 )
-from nnunet_labelset.losses.engine import Tables, VoxelSums, make_tables, sum_dtype, voxel_sums
+from nnunet_labelset.losses.engine import (
+    FinishOptions,
+    Tables,
+    VoxelSums,
+    fused_loss,
+    make_tables,
+    sum_dtype,
+    voxel_sums,
+)
 from nnunet_labelset.losses.label_sets import as_integers
 
 __all__ = [
@@ -155,7 +163,13 @@ def loss_of_tables(
     tensor(0.5104)
     """
     _check(logits, target, tables)
-    sums = voxel_sums(logits, as_integers(target, "target"), tables)
+    target = as_integers(target, "target")
+    if combine is None:
+        options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce, EPSILON)
+        whole = fused_loss(logits, target, tables, options)
+        if whole is not None:
+            return whole
+    sums = voxel_sums(logits, target, tables)
     terms = []
     if tables.dice:
         loss = _dice_loss(sums, batch_dice, include_background, combine)

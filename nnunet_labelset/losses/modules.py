@@ -55,6 +55,7 @@ class LabelSetLoss(nn.Module):
         self._tables: dict[tuple, Tables] = {}
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+        changes = (self.ddp and self.batch_dice) or type(self).combine is not LabelSetLoss.combine
         return loss_of_tables(
             logits,
             target,
@@ -63,7 +64,7 @@ class LabelSetLoss(nn.Module):
             include_background=self.include_background,
             weight_dice=self.weight_dice,
             weight_ce=self.weight_ce,
-            combine=self._combined,
+            combine=self._combined if changes else None,
         )
 
     def combine(self, terms: DiceTerms) -> DiceTerms:

@@ -1,4 +1,7 @@
-"""Sums over voxels, with gradient: the only part of a loss that costs anything, with a road for every device."""
+"""Sums over voxels, with gradient: the only part of a loss that costs anything, with a road for every device.
+
+CPU: `cpu.py`. CUDA with Triton: `fused.py`. All others, and under a compiler, which fuses by itself: `device.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.chunk import gradient_slopes
+from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
 from nnunet_labelset.losses.engine.device import device_gradient, device_sums
+from nnunet_labelset.losses.engine.fused import FinishOptions
 from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, split_sums
 from nnunet_labelset.losses.label_sets import require
 
-__all__ = ["Tables", "VoxelSums", "make_tables", "sum_dtype", "voxel_sums"]
+__all__ = ["FinishOptions", "Tables", "VoxelSums", "fused_loss", "make_tables", "sum_dtype", "voxel_sums"]
 
 
 def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
@@ -23,12 +27,18 @@ def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
     logits `(B, C, *S)`, target `(B, 1, *S)` integer set indices, `tables` on the same device in `sum_dtype(logits)`.
     Sums are float32 (float64 for float64 logits), whatever the dtype of the logits and the autocast.
     """
-    low, high = target.aminmax()
-    sets = tables.weights.shape[1]
-    require(
-        (low >= 0) & (high < sets), f"`target` has set indices outside 0..{sets - 1}: encode it with LabelSets.encode"
-    )
     return VoxelSums(*_Sums.apply(logits, target, tables))
+
+
+def fused_loss(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> Tensor | None:
+    """The whole loss in a handful of launches, where that is possible."""
+    if not fused.can_run(logits, tables) or len(logits) * tables.leaves > fused.MOST_TO_FINISH:
+        return None
+    try:
+        return _FusedLoss.apply(logits, target, tables, options)[0]
+    except fused.KernelError as error:
+        fused.give_up(error)
+        return None
 
 
 def sum_dtype(logits: Tensor) -> torch.dtype:
@@ -40,9 +50,8 @@ class _Sums(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
-        sums = cpu_sums if _on_cpu(logits) else device_sums
         with _no_autocast(logits):
-            return split_sums(sums(logits.detach(), target, tables), tables)
+            return split_sums(_sums(logits.detach(), target, tables), tables)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tables], output: VoxelSums) -> None:
@@ -61,19 +70,46 @@ class _Sums(torch.autograd.Function):
             tables.slopes.new_zeros(len(logits), size) if part is None else part
             for size, part in zip(sizes, wanted, strict=True)
         ]
-        with _no_autocast(logits):
-            slopes = gradient_slopes(tables, torch.cat(known, 1))
-        return _Gradient.apply(logits, target, tables, slopes), None, None
+        return _Gradient.apply(logits, target, tables, torch.cat(known, 1), None), None, None
+
+
+class _FusedLoss(torch.autograd.Function):
+    """The loss, and on the way its gradients by the sums, which are all that is kept."""
+
+    @staticmethod
+    def forward(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
+        sums = fused.fused_sums(logits.detach(), target, tables)
+        loss, gradients, fine = fused.finish(sums, tables, options)
+        require(fine, _outside(tables))
+        return loss, gradients
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+        ctx.tables = inputs[2]
+        ctx.save_for_backward(*inputs[:2], output[1])
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor, _: None) -> tuple[Tensor, None, None, None]:
+        logits, target, gradients = ctx.saved_tensors
+        return _Gradient.apply(logits, target, ctx.tables, gradients, upstream), None, None, None
 
 
 class _Gradient(torch.autograd.Function):
     """The gradient by the logits; that it cannot be differentiated again must be said, or it would be taken for 0."""
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, tables: Tables, slopes: Tensor) -> Tensor:
-        gradient = cpu_gradient if _on_cpu(logits) else device_gradient
+    def forward(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, upstream: Tensor | None) -> Tensor:
         with _no_autocast(logits):
-            return gradient(logits.detach(), target, tables, slopes)
+            if fused.can_run(logits, tables):
+                try:
+                    return fused.fused_gradient(logits.detach(), target, tables, gradients, upstream)
+                except fused.KernelError as error:
+                    fused.give_up(error)
+            gradient = cpu_gradient if _on_cpu(logits) else device_gradient
+            gradients = gradients if upstream is None else gradients * upstream
+            return gradient(logits.detach(), target, tables, gradients)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -82,6 +118,24 @@ class _Gradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> NoReturn:
         raise NotImplementedError("the label-set losses can be differentiated once, not twice")
+
+
+def _sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
+    if fused.can_run(logits, tables):
+        try:
+            sums = fused.fused_sums(logits, target, tables)
+            require((sums[:, -1] == 0).all(), _outside(tables))
+            return sums[:, :-1]
+        except fused.KernelError as error:
+            fused.give_up(error)
+    low, high = target.aminmax()
+    require((low >= 0) & (high < tables.weights.shape[1]), _outside(tables))
+    return (cpu_sums if _on_cpu(logits) else device_sums)(logits, target, tables)
+
+
+def _outside(tables: Tables) -> str:
+    last = tables.weights.shape[1] - 1
+    return f"`target` has set indices outside 0..{last}: encode it with LabelSets.encode"
 
 
 def _on_cpu(logits: Tensor) -> bool:

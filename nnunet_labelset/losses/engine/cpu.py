@@ -18,7 +18,7 @@ from threading import Barrier, Lock
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums
+from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, gradient_slopes
 from nnunet_labelset.losses.engine.tables import Tables
 
 CHUNK = 2**17  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
@@ -42,7 +42,8 @@ def cpu_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     return sums.unflatten(0, (len(x), -1)).sum(1, dtype=torch.float64).to(sums.dtype)
 
 
-def cpu_gradient(logits: Tensor, target: Tensor, tables: Tables, slopes: Tensor) -> Tensor:
+def cpu_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor) -> Tensor:
+    slopes = gradient_slopes(tables, gradients)
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
     x, k, flat = logits.flatten(2), target.flatten(2), gradient.flatten(2)
 

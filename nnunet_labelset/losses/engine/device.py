@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums
+from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, gradient_slopes
 from nnunet_labelset.losses.engine.tables import Tables
 
 WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matter and launches do
@@ -19,7 +19,8 @@ def device_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
-def device_gradient(logits: Tensor, target: Tensor, tables: Tables, slopes: Tensor) -> Tensor:
+def device_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor) -> Tensor:
+    slopes = gradient_slopes(tables, gradients)
     parts = _parts(logits, tables)
     if len(parts) == 1:
         gradient = chunk_gradient(*_part(logits, target, parts[0], tables), tables, slopes)

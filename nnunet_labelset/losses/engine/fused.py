@@ -1,0 +1,158 @@
+"""The road of CUDA: the kernels of `kernels.py`, where Triton is there and can compile them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nnunet_labelset.losses.engine.tables import Tables
+
+SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch
+MOST_LEAVES = 1024  # a program holds all leaves of some voxels in registers
+BLOCK = 4096  # numbers of a block
+PROGRAMS = 1024  # per sample, that write partial sums: more than a GPU runs at once, and few to add
+WARPS = 4
+MOST_TO_FINISH = 2**14  # samples times leaves, which one program holds
+
+_logger = logging.getLogger("nnunet_labelset")
+_broken = False  # a kernel did not compile or run
+
+
+def can_run(logits: Tensor, tables: Tables) -> bool:
+    """Whether the kernels are to be tried: see `give_up`."""
+    return (
+        _device_fits(logits)
+        and not _broken
+        and os.environ.get(SWITCH, "1") != "0"
+        and logits.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and tables.leaves <= MOST_LEAVES
+        and logits.ndim <= 5
+        and len(logits) < 2**16  # programs of a launch
+        and not torch.compiler.is_compiling()  # which does it its own way
+    )
+
+
+def give_up(error: Exception) -> None:
+    """Say once that plain PyTorch takes over, for good."""
+    global _broken
+    _broken = True
+    _logger.warning(
+        "the loss goes on in plain PyTorch, slower but with the same result, since its Triton kernels failed: %s "
+        "(%s=0 does without them from the start)", str(error).splitlines()[0][:200], SWITCH
+    )  # fmt: skip
+
+
+class FinishOptions(NamedTuple):
+    """How the loss follows from its sums: see `functional.loss_of_tables`."""
+
+    batch_dice: bool
+    include_background: bool
+    weight_dice: float
+    weight_ce: float
+    epsilon: float
+
+
+class KernelError(Exception):
+    """A kernel could not be compiled or launched."""
+
+
+def _launch(kernel: str, grid: tuple[int, ...], *arguments: object, **options: object) -> None:
+    try:
+        from nnunet_labelset.losses.engine import kernels
+
+        getattr(kernels, kernel)[grid](*arguments, **options, num_warps=WARPS)
+    except Exception as error:  # whatever Triton, its compiler or the driver say
+        raise KernelError(f"{type(error).__name__}: {error}") from error
+
+
+def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
+    """Sums `(B, R + 1)` in the order of `split_sums`; in the last column, the number of bad set indices."""
+    (x, k), axes = _views(logits, target)
+    rows, sets = _rows(tables), tables.weights.shape[1]
+    block_c, block_n = _blocks(tables)
+    voxels = x[0, 0].numel()
+    blocks = -(-voxels // (block_n * PROGRAMS))  # per program
+    programs = -(-voxels // (block_n * blocks))
+    partial = x.new_empty((len(x), programs, rows + 1), dtype=torch.float32)
+    _launch(
+        "sums_kernel", (programs, len(x)), x, k, tables.weights, tables.outside, tables.log_size, partial,
+        voxels, sets, x.shape[3], x.shape[4], blocks, *x.stride(), k.stride(0), *k.stride()[2:], tables.gamma or 0.0,
+        LEAVES=tables.leaves, ROWS=rows, BLOCK_C=block_c, BLOCK_N=block_n, AXES=axes,
+        **_options(tables), OWN_REFERENCE=tables.own_reference,
+    )  # fmt: skip
+    return partial.sum(1)
+
+
+def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss, its gradients by the sums `(B, R')`, and whether all set indices were good."""
+    loss, fine = sums.new_empty(()), sums.new_empty((), dtype=torch.bool)
+    gradients = sums.new_empty(len(sums), len(tables.slopes))
+    _launch(
+        "finish_kernel", (1,),
+        sums, loss, gradients, fine, len(sums), options.epsilon, float(options.weight_dice), float(options.weight_ce),
+        LEAVES=tables.leaves, ROWS=_rows(tables), BLOCK_B=_power_of_two(len(sums)),
+        BLOCK_C=_power_of_two(tables.leaves), DICE=tables.dice, ENTROPY=tables.entropy,
+        OWN_REFERENCE=tables.own_reference, BATCH_DICE=options.batch_dice,
+        FIRST=0 if options.include_background else 1,
+    )  # fmt: skip
+    return loss, gradients, fine
+
+
+def fused_gradient(
+    logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, upstream: Tensor | None = None
+) -> Tensor:
+    """Gradient by the logits, from those by the sums `(B, R')` and the one of the loss."""
+    result = torch.empty_like(logits)
+    (x, k, g), axes = _views(logits, target, result)
+    block_c, block_n = _blocks(tables)
+    voxels, sets = x[0, 0].numel(), tables.weights.shape[1]
+    one = gradients.new_ones(()) if upstream is None else upstream
+    _launch(
+        "gradient_kernel", (-(-voxels // block_n), len(x)),
+        x, k, tables.slopes, tables.outside, tables.log_size, gradients.contiguous(), one, g,
+        voxels, sets, x.shape[3], x.shape[4], *x.stride(), k.stride(0), *k.stride()[2:], *g.stride(),
+        tables.gamma or 0.0,
+        LEAVES=tables.leaves, BLOCK_C=block_c, BLOCK_N=block_n, AXES=axes, **_options(tables),
+    )  # fmt: skip
+    return result
+
+
+def _views(*tensors: Tensor) -> tuple[list[Tensor], int]:
+    """The tensors as `(B, C, s0, s1, s2)`, and whether one axis of voxels or all three matter; without a copy."""
+    try:
+        return [tensor.view(*tensor.shape[:2], 1, 1, -1) for tensor in tensors], 1
+    except RuntimeError:  # strides that do not fit one axis
+        return [tensor[(slice(None),) * 2 + (None,) * (5 - tensor.ndim)] for tensor in tensors], 3
+
+
+def _options(tables: Tables) -> dict[str, Any]:
+    return {
+        "DICE": tables.dice,
+        "ENTROPY": tables.entropy,
+        "MARGINAL": tables.marginal,
+        "ALPHA": tables.alpha,
+        "FOCAL": bool(tables.gamma),
+    }
+
+
+def _rows(tables: Tables) -> int:
+    """Columns of the sums."""
+    return len(tables.weights) + tables.entropy + (tables.leaves if tables.dice and not tables.own_reference else 0)
+
+
+def _blocks(tables: Tables) -> tuple[int, int]:
+    """Leaves and voxels of a block, powers of two."""
+    block_c = _power_of_two(tables.leaves)
+    return block_c, max(16, BLOCK // block_c)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+def _device_fits(logits: Tensor) -> bool:
+    return logits.device.type == "cuda"
