@@ -8,6 +8,7 @@ from pathlib import Path
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.files import comparison_csv
+from nnunet_labelset.evaluation.fresh import require_fresh
 from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.files import write_json, write_text
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace) -> None:
     results, sources = load_results(args.results)
     if len(results) < 2:
         raise LabelSetError("a comparison needs two or more result sets")
+    require_fresh(results)
     baseline = args.baseline or next(iter(results))
     if baseline not in results:
         raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, results)}")

@@ -6,11 +6,10 @@ import argparse
 import math
 from pathlib import Path
 
-from nnunet_labelset.contract import Contract
-from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.evaluate import evaluation, score_folder, with_worst_distances
 from nnunet_labelset.evaluation.files import SCORE_COLUMNS, per_case_csv, screen_table, summary_csv
+from nnunet_labelset.evaluation.fresh import read_contract
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.pairs import find_pairs, union_members
 from nnunet_labelset.evaluation.results import Settings
@@ -45,12 +44,8 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError("--table and --group-by belong together: a table of the cases, and columns of it")
     reference, prediction = Path(args.gt_folder).absolute(), Path(args.pred_folder).absolute()
     dataset_file = _find_dataset_json(args.djfile, reference, prediction)
-    dataset_json = read_json(dataset_file)
-    if args.annotated:
-        contract = contract_with_list(dataset_json, args.annotated)
-    else:
-        contract = Contract.from_dataset_json(dataset_json)
-    ending = dataset_json.get("file_ending", ".nii.gz")
+    contract = read_contract(dataset_file, args.annotated)
+    ending = read_json(dataset_file).get("file_ending", ".nii.gz")
     pairs, missing, extra = find_pairs(reference, prediction, contract, ending, args.chill, not args.no_hd95)
     for names, what in ((missing, "without prediction"), (extra, "without reference")):
         if names:

@@ -12,6 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 
+PIECE = 1 << 20  # voxels that are counted at once: indices of a whole CT would take a gigabyte
+
+
 class Counts(NamedTuple):
     """Voxels per leaf, each an array `(C,)`."""
 
@@ -31,8 +34,13 @@ def membership_matrix(sets: Sequence[Iterable[int]], num_leaves: int) -> np.ndar
 
 def hard_confusion(reference: np.ndarray, prediction: np.ndarray, num_values: int, num_leaves: int) -> np.ndarray:
     """Number of voxels with a given reference value (or set index) and predicted leaf: int64 `(K, C)`."""
-    joint = reference.astype(np.int64).ravel() * num_leaves + prediction.ravel()
-    return np.bincount(joint, minlength=num_values * num_leaves).reshape(num_values, num_leaves)  # (K, C)
+    counts = np.zeros(num_values * num_leaves, dtype=np.int64)
+    values, leaves = reference.reshape(-1), prediction.reshape(-1)
+    for start in range(0, len(values), PIECE):
+        piece = slice(start, start + PIECE)
+        joint = values[piece].astype(np.int64) * num_leaves + leaves[piece]
+        counts += np.bincount(joint, minlength=len(counts))
+    return counts.reshape(num_values, num_leaves)  # (K, C)
 
 
 def label_set_counts(confusion: np.ndarray, membership: np.ndarray, regions: np.ndarray | None = None) -> Counts:

@@ -45,11 +45,10 @@ class Pair:
     structures: tuple[Structure, ...]
     surfaces: bool = True
 
-    @property
-    def meaning(self) -> str:
-        """What the values of the reference stand for, as a text to compare."""
-        sets = ["+".join(self.leaf_names[leaf] for leaf in sorted(labels)) for labels in self.sets]
-        return ";".join(sets)
+
+def meaning_of(leaf_names: Sequence[str], sets: Sequence[LabelSet]) -> str:
+    """What the values of a reference stand for, as a text to compare."""
+    return ";".join("+".join(leaf_names[leaf] for leaf in sorted(labels)) for labels in sets)
 
 
 def score_pair(pair: Pair, reader: Any = None) -> Case:
@@ -111,7 +110,7 @@ def score_arrays(
         known_wrong=wrong,
         known_wrong_volume=wrong * volume,
         files=files,
-        meaning=pair.meaning,
+        meaning=meaning_of(pair.leaf_names, pair.sets),
         groups={},
         leaves=scores,
     )

@@ -1,0 +1,47 @@
+"""Whether scores still belong to the files that they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract.annotated_table import contract_with_list
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.evaluation.results import Case, Evaluation
+from nnunet_labelset.evaluation.scores import file_states, meaning_of
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.text import some
+
+
+def read_contract(dataset_json: str | Path, annotated: str | None) -> Contract:
+    """What the values stand for: dataset.json, or the table that was given instead of its cases."""
+    content = read_json(dataset_json)
+    return contract_with_list(content, annotated) if annotated else Contract.from_dataset_json(content)
+
+
+def require_fresh(results: Mapping[str, Evaluation]) -> None:
+    """Fail with one line that names what has changed since `evaluate`; files that are gone cannot be asked."""
+    problems = [f"'{method}': {changed}" for method, found in results.items() if (changed := stale(found))]
+    if problems:
+        raise LabelSetError(f"scores are older than what they are of: {'; '.join(problems)}: run 'evaluate' again")
+
+
+def stale(found: Evaluation) -> str:
+    """Which references, predictions or protocols are not those that were scored; empty if nothing is."""
+    changed: dict[str, list[str]] = {"reference": [], "prediction": [], "protocol": []}
+    try:
+        contract = read_contract(found.settings.dataset_json, found.settings.annotated)
+    except LabelSetError:  # moved, like files that are gone
+        contract = None
+    for case in found.cases:
+        for what, path, state in zip(changed, (case.reference_file, case.prediction_file), case.files, strict=False):
+            if Path(path).is_file() and file_states(path)[0] != state:
+                changed[what].append(case.case)
+        if contract is not None and _meaning(contract, case) not in (None, case.meaning):
+            changed["protocol"].append(case.case)
+    return ", ".join(f"changed {what} of {some(cases)}" for what, cases in changed.items() if cases)
+
+
+def _meaning(contract: Contract, case: Case) -> str | None:
+    return meaning_of(contract.leaf_names, contract.sets_of(case.case)) if case.case in contract.cases else None
