@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
-from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.evaluate import evaluation, score_folder, with_worst_distances
 from nnunet_labelset.evaluation.files import SCORE_COLUMNS, per_case_csv, screen_table, summary_csv
 from nnunet_labelset.evaluation.fresh import read_contract
+from nnunet_labelset.evaluation.instances import require_panoptica
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.pairs import find_pairs, union_members
+from nnunet_labelset.evaluation.pairs import Wanted, find_pairs, foreground, read_regions, union_members
 from nnunet_labelset.evaluation.results import Settings
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.io.records import to_json
-from nnunet_labelset.io.tables import column_of_cases
+from nnunet_labelset.io.tables import column_of_cases, read_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.summary import nnunet_summary
 
@@ -30,9 +33,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
     parser.add_argument("--chill", action="store_true", help="go on if predictions are missing or have no reference")
     parser.add_argument(
-        "--cap", type=float, metavar="MM", help="largest HD95, also that of missed leaves (paper: 57.6)"
+        *("--cap",),
+        type=float,
+        metavar="MM",
+        help="largest distance, also of missed and invented leaves (default: the image's diagonal; paper: 57.6)",
     )
-    parser.add_argument("--no_hd95", action="store_true", help="Dice only")
+    parser.add_argument("--no_hd95", action="store_true", help="no metrics of surfaces, only those of counts")
+    parser.add_argument(
+        *("--tolerance",),
+        metavar="MM|CSV",
+        help="of NSD: mm, or columns leaf and tolerance (default: the larger of 1 mm and a voxel's diagonal)",
+    )
+    parser.add_argument(
+        *("--regions",), nargs="+", default=[], metavar="NAME=LEAF+LEAF", help="also score these leaves as one"
+    )
+    parser.add_argument(
+        *("--instances",), nargs="+", default=[], metavar="LEAF", help="also lesion by lesion (needs panoptica)"
+    )
     parser.add_argument("--table", metavar="FILE", help="table of the cases (.tsv or .csv), such as participants.tsv")
     parser.add_argument("--group-by", nargs="+", default=[], metavar="COLUMN", help="also by these columns of --table")
 
@@ -44,9 +61,16 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError("--table and --group-by belong together: a table of the cases, and columns of it")
     reference, prediction = Path(args.gt_folder).absolute(), Path(args.pred_folder).absolute()
     dataset_file = _find_dataset_json(args.djfile, reference, prediction)
+    dataset_json = read_json(dataset_file)
+    if BLOCK not in dataset_json and not args.annotated:
+        raise LabelSetError(
+            f"{dataset_file} has no '{BLOCK}', so nothing says what is annotated in which case: add it, or give "
+            "--annotated FILE.csv with the columns case and annotated"
+        )
     contract = read_contract(dataset_file, args.annotated)
-    ending = read_json(dataset_file).get("file_ending", ".nii.gz")
-    pairs, missing, extra = find_pairs(reference, prediction, contract, ending, args.chill, not args.no_hd95)
+    ending = dataset_json.get("file_ending", ".nii.gz")
+    wanted = _wanted(args, contract)
+    pairs, missing, extra = find_pairs(reference, prediction, contract, ending, args.chill, wanted)
     for names, what in ((missing, "without prediction"), (extra, "without reference")):
         if names:
             print(f"left out, {what}: {some(names)}")
@@ -64,20 +88,57 @@ def run(args: argparse.Namespace) -> None:
         dataset_json=str(dataset_file),
         annotated=str(args.annotated) if args.annotated else None,
         file_ending=ending,
-        metrics=tuple(name for name, metric in METRICS.items() if metric.worst is None or not args.no_hd95),
-        cap=None if args.no_hd95 else args.cap,
-        tolerance={},
+        metrics=tuple(
+            name
+            for name, metric in METRICS.items()
+            if (metric.worst is None or wanted.surfaces) and (not metric.of_instances or wanted.instances)
+        ),
+        cap=args.cap if wanted.surfaces else None,
+        tolerance=dict(wanted.tolerance),
     )
-    found = evaluation(results, contract.leaf_names, union_members(pairs), groups, settings, missing, extra)
+    labels = {name: value for value, name in enumerate(contract.leaf_names) if value}
+    leaves = tuple(foreground(contract).values())
+    found = evaluation(results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra)
     write_text(output / "per_case.csv", per_case_csv(found))
     write_text(output / "summary.csv", summary_csv(found))
-    write_json(output / "summary.json", nnunet_summary(results, contract.leaf_names))
+    write_json(output / "summary.json", nnunet_summary(results, foreground(contract)))
     write_json(output / "metrics.json", to_json(found))
     for column in args.group_by:
         for group, summary in found.summary.groups[column].items():
             print(f"{column}: {group or '(not known)'}, {summary.n_cases} case(s)\n{screen_table(summary)}\n")
     print(screen_table(found.summary.overall))
     print(f"{len(results)} case(s); written to {output}")
+
+
+def _wanted(args: argparse.Namespace, contract: Contract) -> Wanted:
+    regions = read_regions(args.regions, contract)
+    names = [*foreground(contract).values(), *regions]
+    for name in args.instances:
+        if name not in names:
+            raise LabelSetError(f"--instances: no leaf '{name}'{did_you_mean(name, names)}")
+    if args.instances:
+        require_panoptica()
+    tolerance = _tolerance(args.tolerance, names) if args.tolerance else {}
+    return Wanted(True, not args.no_hd95, regions, tolerance, tuple(args.instances))
+
+
+def _tolerance(given: str, names: Sequence[str]) -> dict[str, float]:
+    """A number for all, or a table of leaves."""
+    rows = [{"leaf": "", "tolerance": given}] if not Path(given).is_file() else read_table(given)
+    if not {"leaf", "tolerance"} <= set(rows[0]):
+        raise LabelSetError(f"{given}: expected the columns 'leaf' and 'tolerance'")
+    found = {}
+    for row in rows:
+        leaf, text = row["leaf"].strip(), row["tolerance"].strip()
+        if leaf and leaf not in names:
+            raise LabelSetError(f"{given}: no leaf '{leaf}'{did_you_mean(leaf, names)}")
+        try:
+            found[leaf] = float(text)
+        except ValueError:
+            found[leaf] = math.nan
+        if not 0 <= found[leaf] < math.inf:
+            raise LabelSetError(f"Expected --tolerance to be mm, 0 or more, or a table, but got '{text}'")
+    return found
 
 
 def _find_dataset_json(given: str | None, reference: Path, prediction: Path) -> Path:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-
 PIECE = 1 << 20  # voxels that are counted at once: indices of a whole CT would take a gigabyte
 
 

@@ -28,6 +28,7 @@ from nnunet_labelset.evaluation.statistics import describe
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.records import from_json, to_json
+from nnunet_labelset.io.text import some
 
 
 def score_folder(pairs: Sequence[Pair], cache: Path, processes: int) -> list[Case]:
@@ -37,10 +38,28 @@ def score_folder(pairs: Sequence[Pair], cache: Path, processes: int) -> list[Cas
     if results:
         print(f"{len(results)} of {len(pairs)} cases are already scored in {cache}")
     todo = [pair for pair in pairs if pair.case not in results]
-    for pair, result in map_parallel(score_pair, todo, processes, "Evaluating"):
+    problems = []
+    for pair, result in map_parallel(_score_or_problem, todo, processes, "Evaluating"):
+        if isinstance(result, str):
+            problems.append(result)
+            continue
         results[pair.case] = result
         write_json(cache / f"{pair.case}.json", {"key": keys[pair.case], "result": to_json(result)})
+    if problems:
+        raise LabelSetError(
+            f"{len(problems)} of {len(pairs)} cases cannot be scored: {some(sorted(problems), 10, '; ')}"
+        )
     return [results[case] for case in sorted(results)]
+
+
+def _score_or_problem(pair: Pair) -> Case | str:
+    """What is wrong with one case shall not hide what is wrong with the others."""
+    try:
+        return score_pair(pair)
+    except LabelSetError as error:
+        return str(error)
+    except (OSError, MemoryError) as error:
+        return f"{pair.case}: {type(error).__name__}: {error}"
 
 
 def _cache_key(pair: Pair) -> dict[str, Any]:
@@ -99,7 +118,8 @@ def summarise(
 
 def evaluation(
     cases: Sequence[Case],
-    leaf_names: Sequence[str],
+    labels: Mapping[str, int],
+    leaves: Sequence[str],
     unions: Mapping[str, tuple[str, ...]],
     groups: Mapping[str, Mapping[str, str]],
     settings: Settings,
@@ -107,7 +127,7 @@ def evaluation(
     extra: Sequence[str] = (),
 ) -> Evaluation:
     """The content of metrics.json (docs/evaluation.md) from the scores of all cases."""
-    leaves, columns = tuple(leaf_names[1:]), ("protocol", *groups)
+    columns = ("protocol", *groups)
     cases = [
         replace(
             case,
@@ -126,8 +146,8 @@ def evaluation(
     return Evaluation(
         VERSION,
         settings,
-        {leaf: value for value, leaf in enumerate(leaf_names) if value},
-        leaves,
+        dict(labels),
+        tuple(leaves),
         dict(unions),
         columns,
         tuple(missing),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.evaluation.instances import Instances
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.evaluation.surface import SurfaceDistances
 
@@ -22,6 +23,7 @@ class Measured:
     volume: float  # of a voxel: ml, or cm² in 2D
     tolerance: float  # mm
     surfaces: SurfaceDistances | None = None
+    instances: Instances | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class Metric:
     compute: Callable[[Measured], float | None]
     worst: float | None = None
     digits: int = 1
+    of_instances: bool = False  # only with --instances
 
     @property
     def heading(self) -> str:
@@ -69,6 +72,10 @@ def _surface(function: Callable[[SurfaceDistances, float], float]) -> Callable[[
     return lambda of: None if of.surfaces is None else function(of.surfaces, of.tolerance)
 
 
+def _instances(function: Callable[[Instances], float]) -> Callable[[Measured], float | None]:
+    return lambda of: None if of.instances is None else function(of.instances)
+
+
 _ROWS = (
     Metric("dice", "Dice", "%", 100, "higher", lambda of: _share(2 * of.tp, 2 * of.tp + of.fp + of.fn)),
     Metric("iou", "IoU", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fp + of.fn)),
@@ -92,6 +99,21 @@ _ROWS = (
         *("relative_volume_difference", "Relative volume difference", "%", 100, "lower"),
         lambda of: _share(abs(of.fp - of.fn), of.tp + of.fn),
     ),
+    Metric(
+        *("instance_f1", "Instance F1", "%", 100, "higher", _instances(lambda of: of.f1)),
+        of_instances=True,
+    ),
+    Metric(
+        *("instance_pq", "Panoptic quality", "%", 100, "higher", _instances(lambda of: of.panoptic_quality)),
+        of_instances=True,
+    ),
+    Metric(
+        *("instances_ref", "Reference instances", "", 1, "", _instances(lambda of: of.reference)), of_instances=True
+    ),
+    Metric(
+        *("instances_pred", "Predicted instances", "", 1, "", _instances(lambda of: of.predicted)), of_instances=True
+    ),
+    Metric(*("instances_found", "Instances found", "", 1, "", _instances(lambda of: of.found)), of_instances=True),
 )
 METRICS = {metric.name: metric for metric in _ROWS}
 SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from nnunet_labelset.contract import Contract, LabelSet
-from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.contract import BLOCK, Contract, LabelSet
+from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.scores import Pair, Structure
 from nnunet_labelset.io.files import case_files
 from nnunet_labelset.io.text import some
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is scored, beside the leaves: unions under the leaf that names them or apart, regions, surfaces, lesions."""
+
+    under_leaves: bool = True
+    surfaces: bool = True
+    regions: Mapping[str, LabelSet] = field(default_factory=dict)
+    tolerance: Mapping[str, float] = field(default_factory=dict)  # mm, by name; "" is that of all others
+    instances: Collection[str] = ()
 
 
 def find_pairs(
@@ -18,8 +31,7 @@ def find_pairs(
     contract: Contract,
     file_ending: str,
     chill: bool,
-    surfaces: bool = True,
-    under_leaves: bool = True,
+    wanted: Wanted = Wanted(),  # noqa: B008  (frozen)
 ) -> tuple[list[Pair], list[str], list[str]]:
     """Pairs in the order of their names, then the cases without prediction and the predictions without reference."""
     for folder in (folder_ref, folder_pred):
@@ -37,9 +49,13 @@ def find_pairs(
     problems += [f"{len(extra)} without reference: {some(extra)}"] if extra else []
     if problems and not chill:
         raise LabelSetError(f"{folder_pred}: {', and '.join(problems)}; --chill scores the others")
-    contract.require_cases(cases)
+    if unlisted := [case for case in cases if case not in contract.cases]:
+        raise LabelSetError(
+            f"{len(unlisted)} case(s) without a protocol: {some(unlisted)}: add them to {BLOCK}.cases in dataset.json, "
+            "or give --annotated FILE.csv with the columns case and annotated"
+        )
     structures = {
-        protocol: structures_of(contract, protocol, under_leaves)
+        protocol: structures_of(contract, protocol, wanted)
         for protocol in {contract.protocol_of(case) for case in cases}
     }
     pairs = [
@@ -51,30 +67,63 @@ def find_pairs(
             contract.leaf_names,
             contract.sets_of(case),
             structures[contract.protocol_of(case)],
-            surfaces,
+            wanted.surfaces,
         )
         for case in cases
     ]
     return pairs, missing, extra
 
 
-def structures_of(contract: Contract, protocol: str, under_leaves: bool = True) -> tuple[Structure, ...]:
+def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[Structure, ...]:
     """The foreground leaves, then the label-sets of several leaves without background that a protocol knows: unions.
 
     A union that is stored under one of its leaves stands under this leaf, or apart like the others; it is scored once.
+    A data set with regions has these instead.
     """
     sets, annotated = contract.protocols[protocol], contract.annotated_leaves(protocol)
     unions = {labels for labels in sets if len(labels) > 1 and 0 not in labels}  # what may be background is none
-    structures = []
+    found: dict[str, tuple[LabelSet, bool]] = {}
     for leaf, name in enumerate(contract.leaf_names):
-        if under_leaves and sets[leaf] in unions and leaf in sets[leaf]:
+        if wanted.under_leaves and sets[leaf] in unions and leaf in sets[leaf]:
             unions.remove(sets[leaf])
-            structures.append(Structure(name, sets[leaf], True))
+            found[name] = sets[leaf], True
         elif leaf:
-            structures.append(Structure(name, frozenset([leaf]), leaf in annotated))
-    for labels in sorted(unions, key=sorted):
-        structures.append(Structure(union_name(labels, contract), labels, True))
-    return tuple(structures)
+            found[name] = frozenset([leaf]), leaf in annotated
+    found |= {union_name(labels, contract): (labels, True) for labels in sorted(unions, key=sorted)}
+    found |= {name: (members, _is_known(members, contract, protocol)) for name, members in wanted.regions.items()}
+    return tuple(
+        Structure(name, members, known, wanted.tolerance.get(name, wanted.tolerance.get("")), name in wanted.instances)
+        for name, (members, known) in found.items()
+    )
+
+
+def foreground(contract: Contract) -> dict[Any, str]:
+    """What is scored by itself, as nnU-Net calls it: leaves by value, regions by their leaves."""
+    return {leaf: name for leaf, name in enumerate(contract.leaf_names) if leaf}
+
+
+def _is_known(members: LabelSet, contract: Contract, protocol: str) -> bool:
+    """A region is annotated if its leaves are, or if no label-set lies across its border, however they are merged."""
+    sets = [labels for labels in contract.protocols[protocol] if labels != contract.full_set]
+    across = any(labels & members and labels - members for labels in sets)
+    return members <= contract.annotated_leaves(protocol) or (any(labels <= members for labels in sets) and not across)
+
+
+def read_regions(texts: Sequence[str], contract: Contract) -> dict[str, LabelSet]:
+    """`whole tumour=edema+necrosis` as the user typed it; several leaves under a name of their own."""
+    regions: dict[str, LabelSet] = {}
+    for text in texts:
+        name, equals, leaves = (part.strip() for part in text.partition("="))
+        members = [leaf.strip() for leaf in leaves.split("+")]
+        if not name or not equals or name in (*contract.leaf_names, *regions):
+            raise LabelSetError(f"--regions '{text}': expected a new name and leaves: NAME=LEAF+LEAF")
+        for leaf in members:
+            if leaf not in contract.leaf_names[1:]:
+                raise LabelSetError(
+                    f"--regions '{text}': unknown leaf '{leaf}'{did_you_mean(leaf, contract.leaf_names[1:])}"
+                )
+        regions[name] = frozenset(contract.leaf_names.index(leaf) for leaf in members)
+    return regions
 
 
 def union_name(labels: LabelSet, contract: Contract) -> str:
@@ -82,13 +131,13 @@ def union_name(labels: LabelSet, contract: Contract) -> str:
     return name if name not in contract.leaf_names else f"{name} (union)"
 
 
-def union_members(pairs: list[Pair]) -> Mapping[str, tuple[str, ...]]:
-    """All unions of all pairs that stand apart, by name, in the order of their leaves."""
+def union_members(pairs: Sequence[Pair], leaves: Collection[str]) -> Mapping[str, tuple[str, ...]]:
+    """All that is scored in any pair beside the leaves, by name, in the order of its leaves."""
     found = {
         structure.name: structure.members
         for pair in pairs
         for structure in pair.structures
-        if structure.name not in pair.leaf_names
+        if structure.name not in leaves
     }
     names = pairs[0].leaf_names
     ordered = sorted(found, key=lambda name: (sorted(found[name]), name))

@@ -248,7 +248,7 @@ def read_evaluation(file: str | Path) -> Evaluation:
             f"{file}: not a result of this version of 'nnunet_labelset evaluate' (expected version {VERSION}, got "
             f"{str(content.get('version'))[:20]}): run it again"
         )
-    found = from_json(Evaluation, content, str(file))
+    found = from_json(Evaluation, content, f"{file}:")
     if not found.cases:
         raise LabelSetError(f"{file}: no cases: run 'nnunet_labelset evaluate' again")
     if unknown := set(found.settings.metrics) - set(METRICS):

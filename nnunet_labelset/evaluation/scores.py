@@ -13,9 +13,10 @@ from scipy.ndimage import find_objects
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, membership_matrix
+from nnunet_labelset.evaluation.instances import match_instances
 from nnunet_labelset.evaluation.metric import METRICS, Measured
 from nnunet_labelset.evaluation.results import ABSENT, INVENTED, MISSED, SCORED, UNANNOTATED, Case, Score
-from nnunet_labelset.evaluation.surface import SurfaceDistances, surface_distances
+from nnunet_labelset.evaluation.surface import surface_distances
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels
 
@@ -28,8 +29,9 @@ class Structure:
 
     name: str
     members: LabelSet
-    annotated: bool  # else it is scored only where the reference holds voxels that are known to be in it
+    annotated: bool
     tolerance: float | None = None  # mm, of NSD; None is the larger of 1 mm and the diagonal of a voxel
+    instances: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,17 +86,19 @@ def score_arrays(
     shape, sizes = reference.shape, [size for size, n in zip(spacing, reference.shape, strict=True) if n > 1]
     reference, prediction = np.squeeze(reference), np.squeeze(prediction)  # an axis of one voxel is none
     boxes: tuple[Boxes, Boxes] = ([], [])
-    if pair.surfaces and sizes:
+    if sizes and (pair.surfaces or any(structure.instances for structure in pair.structures)):
         boxes = (_value_boxes(reference, len(pair.sets)), _value_boxes(prediction, num_leaves))
     scores = {}
     for row, structure in enumerate(pair.structures):
         tp, fp, fn, tn = (int(count[row]) for count in counts)
         outcome = _outcome(structure, tp + fn, tp + fp)
-        surfaces = None
-        if pair.surfaces and sizes and outcome == SCORED:
-            surfaces = _surfaces((reference, prediction), boxes, membership, regions[row], sizes)
+        surfaces, instances = None, None
+        if boxes[0] and (outcome == SCORED or (structure.instances and outcome in (MISSED, INVENTED))):
+            masks = _masks((reference, prediction), boxes, membership, regions[row])
+            surfaces = surface_distances(masks[0], masks[1], sizes, masks[2]) if pair.surfaces else None
+            instances = match_instances(masks[0], masks[1]) if structure.instances else None
         tolerance = max(1.0, float(np.linalg.norm(sizes))) if structure.tolerance is None else structure.tolerance
-        measured = Measured(tp, fp, fn, int((confusion @ regions[row]).sum()), volume, tolerance, surfaces)
+        measured = Measured(tp, fp, fn, int((confusion @ regions[row]).sum()), volume, tolerance, surfaces, instances)
         scores[structure.name] = Score(
             outcome,
             tuple(pair.leaf_names[leaf] for leaf in sorted(structure.members)) if len(structure.members) > 1 else None,
@@ -117,7 +121,7 @@ def score_arrays(
 
 
 def _outcome(structure: Structure, n_ref: int, n_pred: int) -> str:
-    if not structure.annotated and n_ref == 0:
+    if not structure.annotated:
         return UNANNOTATED
     if n_ref:
         return SCORED if n_pred else MISSED
@@ -181,14 +185,10 @@ def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] |
     return [whole, *find_objects(array, max_label=num_values - 1)]
 
 
-def _surfaces(
-    images: tuple[np.ndarray, np.ndarray],
-    boxes: tuple[Boxes, Boxes],
-    membership: np.ndarray,
-    region: np.ndarray,
-    spacing: Sequence[float],
-) -> SurfaceDistances | None:
-    """Of a leaf or union; voxels that count nowhere for it are in neither mask, and no surface touches them."""
+def _masks(
+    images: tuple[np.ndarray, np.ndarray], boxes: tuple[Boxes, Boxes], membership: np.ndarray, region: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """A leaf or union in reference and prediction, cropped; voxels that count nowhere for it are in neither mask."""
     inside = np.logical_not(membership[:, ~region].any(axis=1))  # (K,)
     uncertain = np.logical_and(membership[:, region].any(axis=1), ~inside)  # (K,)
     used = [
@@ -207,4 +207,4 @@ def _surfaces(
     if uncertain.any():
         unknown = uncertain[reference]
         prediction_mask &= ~unknown
-    return surface_distances(reference_mask, prediction_mask, spacing, unknown)
+    return reference_mask, prediction_mask, unknown

@@ -50,10 +50,14 @@ def _read(kind: Any, content: Any, where: str) -> Any:
         return tuple(_read(arguments[0], entry, f"{where}[{index}]") for index, entry in enumerate(entries))
     if origin is dict:
         entries = _expect(dict, content, where)
-        return {key: _read(arguments[1], entry, f"{where}.{key}") for key, entry in entries.items()}
+        return {key: _read(arguments[1], entry, _inside(where, key)) for key, entry in entries.items()}
     if kind is float and isinstance(content, int) and not isinstance(content, bool) and abs(content) < 2**53:
         return float(content)
     return _expect(kind, content, where)
+
+
+def _inside(where: str, name: str) -> str:
+    return f"{where} {name}" if where.endswith(":") else f"{where}.{name}"
 
 
 def _read_record(kind: Any, content: Any, where: str) -> Any:
@@ -61,8 +65,10 @@ def _read_record(kind: Any, content: Any, where: str) -> Any:
     hints, flat_field = _fields(kind)
     for name in hints:
         if name != flat_field and name not in entries:
-            raise LabelSetError(f"{where}: '{name}' is missing")
-    found = {name: _read(hint, entries[name], f"{where}.{name}") for name, hint in hints.items() if name != flat_field}
+            raise LabelSetError(f"{where.rstrip(':')}: '{name}' is missing")
+    found = {
+        name: _read(hint, entries[name], _inside(where, name)) for name, hint in hints.items() if name != flat_field
+    }
     if flat_field:
         rest = {key: entry for key, entry in entries.items() if key not in hints}
         found[flat_field] = _read(hints[flat_field], rest, where)
@@ -81,5 +87,7 @@ def _expect(kind: Any, content: Any, where: str) -> Any:
     good = isinstance(content, kind) and (kind is bool or not isinstance(content, bool))
     if not good or (kind is float and not math.isfinite(content)):
         shown = repr(content)
-        raise LabelSetError(f"{where}: expected {WORDS[kind]}, but got {shown[:40]}{'...' if len(shown) > 40 else ''}")
+        raise LabelSetError(
+            f"{where.rstrip(':')}: expected {WORDS[kind]}, but got {shown[:40]}{'...' if len(shown) > 40 else ''}"
+        )
     return content

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def some(names: Iterable[object], most: int = 5) -> str:
+def some(names: Iterable[object], most: int = 5, separator: str = ", ") -> str:
     """A list of names for a message, cut after `most`."""
     shown = [str(name) for name in names]
-    return ", ".join(shown[:most]) + (f", ... ({len(shown)} in all)" if len(shown) > most else "")
+    return separator.join(shown[:most]) + (f"{separator}... ({len(shown)} in all)" if len(shown) > most else "")

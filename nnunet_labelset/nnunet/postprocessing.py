@@ -69,10 +69,11 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
         os.replace(result, folder / "postprocessed")
         os.replace(Path(temporary) / "postprocessing.pkl", folder / "postprocessing.pkl")
     parts = {"input_folder": before, "postprocessed": best}
+    kept = ("foreground_mean", "mean", "label_set_dice", "known_wrong")
     write_json(
         folder / "postprocessing.json",
         {
-            **{name: {key: part[key] for key in ("foreground_mean", "mean")} for name, part in parts.items()},
+            **{name: {key: part[key] for key in kept} for name, part in parts.items()},
             "postprocessing_fns": [function.__name__] * len(chosen),
             "postprocessing_kwargs": chosen,
         },
@@ -87,10 +88,13 @@ def _postprocess(job: tuple[Any, ...]) -> None:
 
 
 def _dice(summary: Mapping[str, Any], step: int | list[int]) -> float:
-    return summary["foreground_mean"]["Dice"] if isinstance(step, list) else summary["mean"][step]["Dice"]
+    return summary["label_set_dice"] if isinstance(step, list) else summary["mean"][step]["Dice"]
 
 
 def _improves(before: Mapping[str, Any], after: Mapping[str, Any], step: int | list[int]) -> bool:
-    """A leaf without any score is NaN, which neither improves nor gets worse."""
+    """A leaf without any score is NaN, which neither improves nor gets worse. Known errors must not become more."""
     worse = [label for label in after["mean"] if _dice(after, label) < _dice(before, label)]
+    worse += [name for name, dice in after["unions"].items() if dice < before["unions"][name]]
+    if after["known_wrong"] > before["known_wrong"]:
+        return False
     return _dice(after, step) > _dice(before, step) and not (isinstance(step, list) and worse)

@@ -26,13 +26,17 @@ NNUNET_SUMMARY = "summary_nnunet.json"  # what nnU-Net counts, beside our summar
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model or an ensemble of two, with the folder of its cross-validation and both scores."""
+    """A model or an ensemble of two, with the folder of its cross-validation, both scores, and its known errors.
+
+    `dice` is the mean over leaves and unions, `known_wrong` the share of voxels predicted outside of their label-set.
+    """
 
     name: str
     models: tuple[Mapping[str, str], ...]
     folder: Path
     dice: float
     nnunet_dice: float
+    known_wrong: float = 0.0
 
 
 class Selection:
@@ -133,15 +137,15 @@ class Selection:
         summary = label_set_summary(self.references, folder, contract, ending, self.processes, reader)
         save_summary_json(summary, str(folder / "summary.json"))
         theirs = read_json(folder / NNUNET_SUMMARY)["foreground_mean"]["Dice"]
-        return Candidate(name, models, folder, summary["foreground_mean"]["Dice"], theirs)
+        return Candidate(name, models, folder, summary["label_set_dice"], theirs, summary["known_wrong"])
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The highest label-set-aware Dice; of equals the first, which is the simplest."""
+    """The highest label-set-aware Dice; of equals the one with the fewest known errors, then the first."""
     scored = [candidate for candidate in candidates if not math.isnan(candidate.dice)]
     if not scored:
         raise LabelSetError("no leaf is annotated in any validation case, so nothing can be compared: check the splits")
-    return max(scored, key=lambda candidate: candidate.dice)
+    return max(scored, key=lambda candidate: (candidate.dice, -candidate.known_wrong))
 
 
 def nnunet_choice(candidates: Sequence[Candidate]) -> Candidate | None:
@@ -153,9 +157,14 @@ def nnunet_choice(candidates: Sequence[Candidate]) -> Candidate | None:
 
 def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
     """All scores, and where nnU-Net would choose differently."""
-    lines = ["label-set-aware  nnU-Net's  mean foreground Dice of"]
-    lines += [f"{c.dice:15.4f}  {c.nnunet_dice:9.4f}  {c.name}" for c in candidates]
+    lines = ["label-set-aware  known wrong  nnU-Net's  mean foreground Dice of"]
+    lines += [f"{c.dice:15.4f}  {c.known_wrong:11.3%}  {c.nnunet_dice:9.4f}  {c.name}" for c in candidates]
     lines.append(f"Best by label-set-aware Dice: {best.name}")
+    fewer = [c for c in candidates if c.known_wrong < best.known_wrong / 2]
+    if fewer:
+        lines.append(
+            f"Look at it before you use it: {fewer[0].name} has less than half of its voxels that are known to be wrong"
+        )
     theirs = nnunet_choice(candidates)
     if theirs is None:
         lines.append("nnUNetv2_find_best_configuration may fail here: one of its mean Dice scores is NaN")
@@ -196,10 +205,11 @@ def write_choice(
         "ensembling_allowed": ensembling,
         "all_results": {candidate.name: candidate.dice for candidate in candidates},
         "all_results_of_nnunet": {candidate.name: candidate.nnunet_dice for candidate in candidates},
+        "known_wrong": {candidate.name: candidate.known_wrong for candidate in candidates},
         "choice_of_nnunet": theirs.name if theirs else None,
         "best_model_or_ensemble": {
             "result_on_crossval_pre_pp": best.dice,
-            "result_on_crossval_post_pp": after["foreground_mean"]["Dice"],
+            "result_on_crossval_post_pp": after["label_set_dice"],
             "postprocessing_file": str(best.folder / "postprocessing.pkl"),
             "some_plans_file": str(best.folder / "plans.json"),
             "selected_model_or_models": [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.evaluation.pairs import find_pairs
+from nnunet_labelset.evaluation.pairs import Wanted, find_pairs, foreground
 from nnunet_labelset.evaluation.results import UNANNOTATED, Case, Score
 from nnunet_labelset.evaluation.scores import score_pair
 from nnunet_labelset.io.parallel import map_parallel
@@ -39,24 +39,28 @@ def label_set_summary(
 ) -> dict[str, Any]:
     """What nnU-Net's `compute_metrics_on_folder` returns, for `save_summary_json`, but label-set-aware.
 
-    A leaf that is not annotated in a case has NaN there, unless the reference holds voxels of exactly this leaf. Means
-    leave NaN out, and the foreground mean leaves out leaves without any score. `annotated_cases` is the number of cases
-    in which each leaf was annotated. `reader` is nnU-Net's for this data set.
+    A leaf that is not annotated in a case has NaN there. Means leave NaN out, and the foreground mean leaves out leaves
+    without any score. `reader` is nnU-Net's for this data set.
     """
-    pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, chill, surfaces=False, under_leaves=False)
+    wanted = Wanted(under_leaves=False, surfaces=False)
+    pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, chill, wanted)
     scores = map_parallel(partial(score_pair, reader=reader), pairs, num_processes, "Evaluating")
     cases = sorted((case for _, case in scores), key=lambda case: case.case)
-    return nnunet_summary(cases, contract.leaf_names)
+    return nnunet_summary(cases, foreground(contract))
 
 
-def nnunet_summary(cases: Sequence[Case], leaf_names: Sequence[str]) -> dict[str, Any]:
-    """nnU-Net's summary of scored cases."""
-    labels = range(1, len(leaf_names))
+def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str, Any]:
+    """nnU-Net's summary of scored cases, and what it does not know.
+
+    `labels` are nnU-Net's keys by name. `annotated_cases` is the number of cases in which each leaf was annotated,
+    `unions` the mean Dice of label-sets of several leaves, `known_wrong` the mean share of voxels predicted outside of
+    their label-set, and `label_set_dice` the mean over leaves and unions, which sees what the leaves alone do not.
+    """
     per_case: list[dict[str, Any]] = [
         {
             "reference_file": case.reference_file,
             "prediction_file": case.prediction_file,
-            "metrics": {label: _metrics(case.leaves[leaf_names[label]]) for label in labels},
+            "metrics": {label: _metrics(case.leaves[name]) for label, name in labels.items()},
         }
         for case in cases
     ]
@@ -64,13 +68,21 @@ def nnunet_summary(cases: Sequence[Case], leaf_names: Sequence[str]) -> dict[str
         label: {name: nanmean(case["metrics"][label][name] for case in per_case) for name in METRICS}
         for label in labels
     }
+    names = sorted({name for case in cases for name in case.leaves if name not in labels.values()})
+    unions = {
+        name: nanmean(_metrics(case.leaves[name])["Dice"] for case in cases if name in case.leaves) for name in names
+    }
     return {
         "metric_per_case": per_case,
         "mean": mean,
         "foreground_mean": {name: nanmean(mean[label][name] for label in labels) for name in METRICS},
         "annotated_cases": {
-            str(label): sum(case.leaves[leaf_names[label]].outcome != UNANNOTATED for case in cases) for label in labels
+            str(label): sum(case.leaves[name].outcome != UNANNOTATED for case in cases)
+            for label, name in labels.items()
         },
+        "unions": unions,
+        "label_set_dice": nanmean([*(mean[label]["Dice"] for label in labels), *unions.values()]),
+        "known_wrong": nanmean(share for case in cases if (share := case.known_wrong_share) is not None),
     }
 
 

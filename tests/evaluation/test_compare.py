@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 from scipy import stats
 
 from nnunet_labelset.cli import main
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
+from nnunet_labelset.evaluation.notes import p_text
 from nnunet_labelset.evaluation.statistics import Description, describe, holm, paired_test
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.records import to_json
@@ -145,6 +148,135 @@ def test_marks_and_best():
     assert not strict.tests[0].significant
     assert strict.tests[0].p_adjusted == pytest.approx(4 / 2**n)
     assert "corrected by Holm's method over the tests against base (2 of Dice, 2 of HD95)" in markdown_tables(strict)
+
+
+def test_holms_family_is_what_the_table_marks():
+    """Two of three methods are tested against the baseline: 4 tests of Dice, not all 6."""
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.4, 0.5, (2, 12))
+    methods = {"base": base, "one": base + rng.uniform(0.1, 0.2, (2, 12)), "two": base + rng.uniform(0.1, 0.3, (2, 12))}
+    results = {name: evaluated(values.tolist()) for name, values in methods.items()}
+    found = comparison(results, "base", correct=True)
+    marked = [test for test in found.tests if test.metric == "dice" and test.baseline]
+    assert [test.p for test in marked] == [2 / 2**12] * 4
+    assert [test.p_adjusted for test in marked] == [pytest.approx(4 * 2 / 2**12)] * 4
+    others = [test for test in found.tests if test.metric == "dice" and not test.baseline]
+    assert [test.p_adjusted for test in others] == pytest.approx(holm([test.p for test in others]))
+    text = " ".join(found.notes)
+    assert "over the tests against base (4 of Dice)" in text
+    assert "With at most 12 differing pairs, no p-value can be below 0.0005." in text
+
+
+def test_means_are_over_the_pairs_that_are_tested():
+    """12 of 24 cases have no tumour; A invents one in all of them, B never: their Dice elsewhere is the same."""
+    dice = np.random.default_rng(0).uniform(0.7, 0.9, 24)
+    cases = {"A": [], "B": []}
+    for number, value in enumerate(dice):
+        present = made_score({"dice": value})
+        cases["A"].append(present if number < 12 else made_score({"dice": 0.0}, 0, outcome="absent_in_reference"))
+        cases["B"].append(present if number < 12 else made_score({}, 0, outcome="absent_in_both"))
+    results = {
+        name: made_evaluation(
+            [
+                made_case(f"{n:02d}", {"tumour": score}, known_wrong=5 if score.outcome == "absent_in_reference" else 0)
+                for n, score in enumerate(scores)
+            ]
+        )
+        for name, scores in cases.items()
+    }
+    found = comparison(results, "B")
+    assert [found.cell(name, "tumour", "dice").n for name in "AB"] == [12, 12]
+    assert found.cell("A", "tumour", "dice").mean == found.cell("B", "tumour", "dice").mean == dice[:12].mean()
+    counts = {of.method: (of.found, of.missed, of.invented, of.absent) for of in found.detection}
+    assert counts == {"A": (12, 0, 12, 0), "B": (12, 0, 0, 12)}
+    assert "| A | 12 / 0 / 12 |" in markdown_tables(found)
+    wrong = found.cell("A", "", "known_wrong")
+    assert (wrong.mean, wrong.mark) == (0.025, "worse")
+    assert "it counts under detection" in " ".join(found.notes)
+
+
+def test_unions_are_marked():
+    cases = [
+        made_case(f"{n}", {"white_matter": made_score({"dice": 0.5}, union=("white_matter", "x") if n < 5 else None)})
+        for n in range(15)
+    ]
+    results = {name: made_evaluation(cases) for name in "ab"}
+    found = comparison(results, "a")
+    assert found.cell("a", "white_matter", "dice").n_union == 5
+    assert "| n | Dice | 15 (5 u) |" in markdown_tables(found)
+    assert "so many of the n scores are of a union" in " ".join(found.notes)
+
+
+def test_intervals_are_those_of_scipy():
+    rng = np.random.default_rng(3)
+    a, b = rng.uniform(0.5, 0.9, (2, 25))
+    found = comparison({"a": evaluated([a, b]), "b": evaluated([b, a])}, "a")
+    for values, cell_ in ((a, cell(found, "a", "white_matter")), (b - a, None)):
+        expected = stats.bootstrap((values,), np.mean, n_resamples=50_000, method="BCa", rng=1).confidence_interval
+        test = found.tests[0]
+        low, high = (cell_.low, cell_.high) if cell_ else (test.low, test.high)
+        assert low == pytest.approx(expected.low, abs=3e-3)
+        assert high == pytest.approx(expected.high, abs=3e-3)
+    assert comparison({"a": evaluated([a, b]), "b": evaluated([b, a])}, "a") == found, "the same every time"
+    assert not [note for note in found.notes if "too narrow" in note]
+    few = comparison({name: evaluated([a[:6], b[:6]]) for name in "ab"}, "a")
+    assert [note for note in few.notes if "fewer than 20 cases are too narrow" in note]
+    assert describe([0.5, 0.5, 0.5], interval=True).low == 0.5
+
+
+def test_p_values_have_no_exponents():
+    assert [p_text(p) for p in (1.0, 0.0123, 0.00042, 0.00006, 1e-9)] == [
+        "1.000",
+        "0.012",
+        "0.0004",
+        "0.00006",
+        "<0.00001",
+    ]
+
+
+def test_metrics_on_request():
+    values = [{"dice": 0.5, "assd": 1.0 + n} for n in range(3)]
+    cases = [made_case(f"{n}", {"liver": made_score(of)}) for n, of in enumerate(values)]
+    results = {name: made_evaluation(cases, ("dice", "assd", "volume_ref")) for name in "ab"}
+    assert comparison(results, "a", metrics=["assd"]).metrics == ("assd",)
+    for bad, message in (("asd", "did you mean 'assd'"), ("hd100", "was not computed"), ("volume_ref", "neither more")):
+        with pytest.raises(LabelSetError, match=message):
+            comparison(results, "a", metrics=[bad])
+
+
+HOSTILE = [
+    "a&b",
+    "50%",
+    "x_{1}",
+    r"back\slash",
+    "#$~^",
+    "<|>",
+    "[x]",
+    "-lead",
+    "new\nline",
+    "Gefäß †",
+    "% comment",
+    "`q`",
+]
+
+
+def test_latex_of_many_leaves_and_hostile_names():
+    """Every special character is escaped, and all rows have as many cells as their head."""
+    leaves = [*HOSTILE, *(f"leaf_{n}" for n in range(117))]
+    cases = [made_case(f"{n}", {leaf: made_score({"dice": n / 9}) for leaf in leaves}) for n in range(3)]
+    found = comparison({name: made_evaluation(cases) for name in HOSTILE[:3]}, HOSTILE[0])
+    text = latex_tables(found)
+    assert text.isascii() or set(char for char in text if not char.isascii()) <= set("äß")
+    for part in text.split(r"\begin{table}")[1:]:
+        columns = re.search(r"begin\{tabular\}\{([lc]+)\}", part).group(1)
+        body = part[part.index(r"\toprule") : part.index(r"\bottomrule")]
+        rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+        assert rows
+        for line in rows:
+            assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
+    plain = re.sub(r"\\[&%$#_{}]|\$[^$]*\$|\\[a-z]+", "", text)
+    assert not re.search(r"[%#_~^<>|]", plain.replace("% needs", ""))
+    assert plain.count("{") == plain.count("}")
 
 
 def test_common_cases_and_missing_scores():

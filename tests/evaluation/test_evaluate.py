@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -78,12 +79,15 @@ def test_union_under_the_leaf_that_the_protocol_names(tmp_path):
     assert found["ventricles"]["dice"] == 2 / 3
 
 
-def test_sets_under_ignore_or_a_foreign_leaf_are_no_unions(tmp_path, monkeypatch):
+def test_sets_under_ignore_or_a_foreign_leaf_stand_apart(tmp_path, monkeypatch):
     monkeypatch.setitem(PROTOCOLS, "foreign", {"ventricles": ["white_matter", "corpus_callosum"]})
     arguments = setup(tmp_path, {"c": row(0, 2, 1, 4)}, {"c": row(0, 1, 1, 0)}, {"c": "foreign"})
-    found = scores(evaluate(arguments))
+    metrics = evaluate(arguments)
+    found = scores(metrics)
     assert [found[leaf]["union"] for leaf in LEAVES] == [None, None, None]
-    assert [found[leaf]["outcome"] for leaf in LEAVES] == ["scored", "unannotated", "unannotated"]
+    assert [found[leaf]["outcome"] for leaf in LEAVES] == ["unannotated"] * 3
+    assert found["white_matter+corpus_callosum"]["dice"] == 1  # the ignored voxel counts nowhere
+    assert metrics["unions"] == {"white_matter+corpus_callosum": ["white_matter", "corpus_callosum"]}
 
 
 @pytest.mark.parametrize("shape", [(9, 11, 10), (14, 15)])
@@ -129,6 +133,171 @@ def test_cap(tmp_path):
     assert [scores(evaluate(arguments))[leaf]["hd95"] for leaf in LEAVES] == [27, diagonal, None]
     assert [scores(evaluate(arguments, "--cap", 20))[leaf]["hd95"] for leaf in LEAVES] == [20, 20, None]
     assert [scores(evaluate(arguments, "--no_hd95"))[leaf]["hd95"] for leaf in LEAVES] == [None, None, None]
+
+
+def per_case(arguments):
+    with open(os.path.join(arguments[1], "evaluation", "per_case.csv")) as file:
+        return list(csv.DictReader(file))
+
+
+def test_known_errors_are_counted(tmp_path):
+    """4 is ventricles or corpus callosum: ventricles in the background, and background there, are known to be wrong."""
+    reference = row(1, 1, 0, 0, 4, 4, 4, 4)
+    flooded, empty, right = row(1, 1, 2, 2, 2, 2, 3, 3), row(1, 1, 0, 0, 0, 0, 0, 3), row(1, 1, 0, 0, 2, 2, 3, 3)
+    predictions = {"flooded": flooded, "empty": empty, "right": right}
+    arguments = setup(
+        tmp_path, dict.fromkeys(predictions, reference), predictions, dict.fromkeys(predictions, "basic"),
+        spacing=(1, 1, 10),
+    )  # fmt: skip
+    metrics = evaluate(arguments)
+    found = {case["case"]: case for case in metrics["cases"]}
+    assert {name: case["known_wrong"] for name, case in found.items()} == {"flooded": 2, "empty": 3, "right": 0}
+    assert found["empty"]["known"] == 8
+    assert found["empty"]["known_wrong_volume"] == pytest.approx(0.03)
+    union = {name: case["leaves"]["ventricles+corpus_callosum"]["dice"] for name, case in found.items()}
+    assert union == {"flooded": 8 / 10, "empty": 2 / 5, "right": 1}
+    assert {name: case["leaves"]["white_matter"]["dice"] for name, case in found.items()} == dict.fromkeys(found, 1)
+    assert metrics["summary"]["overall"]["known_wrong"]["mean"] == pytest.approx(5 / 24)
+    rows = [line for line in per_case(arguments) if line["case"] == "empty"]
+    assert {line["known_wrong"] for line in rows} == {"3"}
+    assert {line["known_wrong_share"] for line in rows} == {"0.375"}
+
+
+def test_what_is_ignored_altogether_is_not_known(tmp_path):
+    case = evaluate(setup(tmp_path, {"x": row(0, 1, 4, 4)}, {"x": row(0, 1, 2, 3)}, {"x": "full"}))["cases"][0]
+    assert (case["known"], case["known_wrong"]) == (2, 0)
+
+
+def test_the_same_union_is_scored_once(tmp_path, monkeypatch):
+    merged = ["white_matter", "corpus_callosum"]
+    monkeypatch.setitem(PROTOCOLS, "both", {"white_matter": merged, "corpus_callosum": merged, "ignore": merged})
+    metrics = evaluate(setup(tmp_path, {"x": row(0, 1, 3, 4)}, {"x": row(0, 3, 1, 0)}, {"x": "both"}))
+    found = scores(metrics)
+    assert [found[leaf]["outcome"] for leaf in LEAVES] == ["scored", "absent_in_both", "unannotated"]
+    assert found["white_matter"]["dice"] == 4 / 5
+    assert set(found) == set(LEAVES)
+
+
+def test_missed_and_invented_get_the_worst_values(tmp_path):
+    arguments = setup(tmp_path, {"x": row(1, 1, 0, 0)}, {"x": row(0, 0, 2, 0)}, {"x": "full"}, spacing=(3, 4, 1))
+    found = scores(evaluate(arguments))
+    diagonal = pytest.approx((9 + 16 + 16) ** 0.5)
+    for leaf in ("white_matter", "ventricles"):
+        assert [found[leaf][name] for name in ("dice", "nsd", "hd95", "hd100", "assd")] == [0, 0, *[diagonal] * 3]
+    assert (found["white_matter"]["recall"], found["white_matter"]["precision"]) == (0, None)
+    assert (found["ventricles"]["recall"], found["ventricles"]["precision"]) == (None, 0)
+    assert found["corpus_callosum"]["hd95"] is None
+
+
+def test_metrics_by_hand(tmp_path):
+    """tp 2, fp 1, fn 2 in voxels of 1 mm; borders after 4 and after 2, and around the false positive."""
+    found = scores(
+        evaluate(
+            setup(tmp_path, {"x": row(1, 1, 1, 1, 0, 0)}, {"x": row(1, 1, 0, 0, 0, 1)}, {"x": "full"}), "--tolerance", 1
+        )
+    )["white_matter"]
+    assert (found["precision"], found["recall"], found["iou"]) == (2 / 3, 2 / 4, 2 / 5)
+    assert (found["fp_volume"], found["fn_volume"]) == (pytest.approx(0.001), pytest.approx(0.002))
+    assert found["volume_difference"] == pytest.approx(-0.001)
+    assert found["absolute_volume_difference"] == pytest.approx(0.001)
+    assert found["relative_volume_difference"] == 1 / 4
+    # elements of the reference at 0, 4; of the prediction at 0, 2, 5, 6: distances 0, 1 and 0, 2, 1, 2
+    assert (found["hd100"], found["hd95"], found["assd"]) == (2, 2, 1)
+    assert found["nsd"] == 4 / 6
+
+
+def test_tolerance(tmp_path, capsys):
+    reference, prediction = np.zeros((6, 6, 6), int), np.zeros((6, 6, 6), int)
+    reference[1:5, 1:5, 1:4] = prediction[1:5, 1:5, 1:5] = 1
+    arguments = setup(tmp_path, {"x": reference}, {"x": prediction}, {"x": "full"}, spacing=(0.4, 0.4, 0.4))
+    assert scores(evaluate(arguments))["white_matter"]["nsd"] == 1  # 1 mm by default, more than a voxel's diagonal
+    assert scores(evaluate(arguments, "--tolerance", 0.3))["white_matter"]["nsd"] < 1
+    table = tmp_path / "tolerance.csv"
+    table.write_text("leaf,tolerance\nwhite_matter,0.4\n")
+    metrics = evaluate(arguments, "--tolerance", table)
+    assert scores(metrics)["white_matter"]["nsd"] == 1
+    assert metrics["settings"]["tolerance"] == {"white_matter": 0.4}
+    table.write_text("leaf,tolerance\nwhite_mater,0.4\n")
+    assert "did you mean 'white_matter'" in error_of(capsys, arguments, "--tolerance", table)
+    for bad in ("-1", "nan", "inf", "wide"):
+        assert f"but got '{bad}'" in error_of(capsys, arguments, f"--tolerance={bad}")
+
+
+def test_regions(tmp_path, capsys):
+    """As BraTS is scored: leaves as one, known where their label-sets do not reach across its border."""
+    arguments = setup(
+        tmp_path, {"a": row(1, 2, 3, 0, 0), "b": row(1, 4, 4, 0, 0)},
+        {"a": row(2, 1, 3, 3, 0), "b": row(0, 3, 2, 0, 0)}, {"a": "full", "b": "basic"},
+    )  # fmt: skip
+    regions = ("--regions", "inner = ventricles + corpus_callosum", "all=white_matter+ventricles+corpus_callosum",
+               "mixed=white_matter+ventricles")  # fmt: skip
+    metrics = evaluate(arguments, *regions)
+    assert metrics["unions"]["inner"] == ["ventricles", "corpus_callosum"]
+    assert [scores(metrics, case)["inner"]["dice"] for case in (0, 1)] == [4 / 5, 1]
+    assert [scores(metrics, case)["all"]["dice"] for case in (0, 1)] == [6 / 7, 4 / 5]
+    assert [scores(metrics, case)["mixed"]["outcome"] for case in (0, 1)] == ["scored", "unannotated"]
+    for bad in ("x=", "=liver", "white_matter=ventricles", "x=background+ventricles", "x=ventrcles"):
+        assert f"--regions '{bad}'" in error_of(capsys, arguments, "--regions", bad)
+
+
+def test_instances(tmp_path, capsys):
+    pytest.importorskip("panoptica")
+    reference, prediction = np.zeros((12, 12, 12), int), np.zeros((12, 12, 12), int)
+    reference[1:4, 1:4, 1:4] = reference[7:10, 7:10, 7:10] = 1
+    prediction[1:4, 1:4, 1:3] = prediction[1:2, 9:11, 1:3] = 1
+    arguments = setup(
+        tmp_path, {"x": reference, "y": reference}, {"x": prediction, "y": 0 * prediction}, dict.fromkeys("xy", "full")
+    )
+    metrics = evaluate(arguments, "--instances", "white_matter")
+    found = scores(metrics)["white_matter"]
+    assert [found[f"instances_{what}"] for what in ("ref", "pred", "found")] == [2, 2, 1]
+    assert found["instance_f1"] == 1 / 2
+    assert found["instance_pq"] == pytest.approx(1 / 2 * 18 / 27)
+    assert scores(metrics, 1)["white_matter"]["instance_f1"] == 0
+    assert scores(metrics)["ventricles"]["instance_f1"] is None
+    assert "instance_f1" in metrics["settings"]["metrics"]
+    assert "no leaf 'lesion'" in error_of(capsys, arguments, "--instances", "lesion")
+
+
+def test_instances_without_panoptica(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "panoptica", None)
+    arguments = setup(tmp_path, {"x": row(0, 1)}, {"x": row(0, 1)}, {"x": "full"})
+    assert "--instances needs panoptica" in error_of(capsys, arguments, "--instances", "white_matter")
+
+
+def test_all_bad_files_are_named(tmp_path, capsys):
+    arrays = {case: row(0, 1, 2, 3) for case in "abc"}
+    arguments = setup(tmp_path, arrays, arrays, dict.fromkeys("abc", "full"))
+    write_labels(tmp_path / "pred" / "a.nii.gz", row(0, 9, 2, 3))
+    (tmp_path / "pred" / "c.nii.gz").write_bytes(b"no image")
+    error = error_of(capsys, arguments)
+    assert "2 of 3 cases cannot be scored" in error
+    assert "a.nii.gz: values 9 are not labels" in error
+    assert "c.nii.gz: not readable" in error
+
+
+def test_without_protocols_a_table_is_offered(tmp_path, capsys):
+    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {})
+    assert "or give --annotated FILE.csv" in error_of(capsys, arguments)
+    (tmp_path / "data" / "dataset.json").write_text(json.dumps({"labels": LABELS, "file_ending": ".nii.gz"}))
+    assert "or give --annotated FILE.csv" in error_of(capsys, arguments)
+
+
+def test_full_disk_is_one_line(tmp_path, capsys):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {"a": "full"})
+    resource = pytest.importorskip("resource")
+    import signal
+
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # writing fails as on a full disk
+    try:
+        assert "a.json" in error_of(capsys, arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not list((tmp_path / "pred" / "evaluation").rglob("*.json"))
 
 
 def test_files(tmp_path, capsys):
@@ -202,7 +371,7 @@ def test_annotated_from_a_table(tmp_path, capsys):
     arguments = setup(
         tmp_path, {"a": row(0, 1, 0, 2), "b": row(0, 1, 0, 0)}, {"a": row(3, 1, 0, 2), "b": row(2, 1, 1, 0)}, {}
     )
-    assert "2 case(s) without a protocol: 'a', 'b'" in error_of(capsys, arguments)
+    assert "2 case(s) without a protocol: a, b" in error_of(capsys, arguments)
     table = tmp_path / "annotated.csv"
     table.write_text("case,annotated\na,all\nb,white_matter\n")
     metrics = evaluate(arguments, "--annotated", table)
@@ -305,7 +474,8 @@ def test_bad_arguments(tmp_path, capsys):
     assert "no case in common" in error_of(capsys, arguments)
     assert "no such folder" in error_of(capsys, [arguments[0], str(tmp_path / "nowhere")])
     assert "no *.nii.gz files" in error_of(capsys, [arguments[0], str(tmp_path)])
-    assert "--cap" in error_of(capsys, arguments, "--cap", -1)
+    for bad in ("-1", "0", "inf", "nan"):
+        assert "--cap" in error_of(capsys, arguments, f"--cap={bad}")
     assert "belong together" in error_of(capsys, arguments, "--group-by", "centre")
     people = tmp_path / "people.csv"
     people.write_text("case,dice,centre\na,8,Leuven\na,8,Zurich\n")

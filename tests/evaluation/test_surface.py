@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
-from nnunet_labelset.evaluation.surface import element_areas, hd95, neighbour_codes
+from nnunet_labelset.evaluation.surface import element_areas, hd95, neighbour_codes, surface_distances
 
 
 def box(shape, *corners):
@@ -82,6 +82,45 @@ def test_empty_masks():
     assert hd95(full, empty, (1, 1, 1)) == math.inf
     assert hd95(empty, full, (1, 1, 1)) == math.inf
     assert hd95(full, full, (1, 1, 1)) == 0
+
+
+def disc(shift=0):
+    grid = np.indices((24, 24)) - np.array([11, 11 + shift]).reshape(2, 1, 1)
+    return (grid**2).sum(0) <= 36
+
+
+def test_an_axis_of_one_voxel_is_no_axis():
+    """A plate of one slice has no top and no bottom, which would lie perfectly on each other."""
+    flat = surface_distances(disc(), disc(3), (1, 1))
+    plate = surface_distances(disc()[None], disc(3)[None], (5, 1, 1))
+    assert plate.percentile(95) == flat.percentile(95) > 2
+    assert plate.mean() == flat.mean()
+    assert surface_distances(np.ones(1, bool), np.ones(1, bool), (1,)) is None
+
+
+def test_every_tenth_slice_drawn_is_measured_in_its_slices():
+    """Nobody knows what is between the slices: what is drawn has no surface towards it."""
+    a, b = np.zeros((31, 24, 24), bool), np.zeros((31, 24, 24), bool)
+    a[::10], b[::10] = disc(), disc(3)
+    unknown = np.ones_like(a)
+    unknown[::10] = False
+    flat = surface_distances(disc(), disc(3), (1, 1))
+    found = surface_distances(a, b, (3, 1, 1), unknown)
+    assert found.percentile(95) == flat.percentile(95)
+    assert found.mean() == pytest.approx(flat.mean(), abs=1e-4)
+    assert found.share_within(1) == pytest.approx(flat.share_within(1))
+
+
+def test_cut_faces_are_no_surface():
+    """A bar whose lower half is not annotated: the cut is in neither surface, the known end is."""
+    a, b = box((12, 12, 30), (3, 9), (3, 9), (10, 20)), box((12, 12, 30), (3, 9), (3, 9), (10, 24))
+    unknown = box(a.shape, (0, 12), (0, 12), (0, 15))
+    found = surface_distances(a & ~unknown, b & ~unknown, (1, 1, 1), unknown)
+    whole = surface_distances(a & ~unknown, b & ~unknown, (1, 1, 1))
+    assert found.share_within(0) < whole.share_within(0)
+    assert len(whole.areas[0]) - len(found.areas[0]) == 2 * 7 * 7  # the cut, and the elements around it
+    assert found.percentile(100) == 4
+    assert surface_distances(a & unknown, b & unknown, (1, 1, 1), ~unknown).percentile(100) == 0
 
 
 def test_areas_by_hand():
@@ -189,3 +228,39 @@ def test_areas_equal_surface_distance():
     theirs = tables.create_table_neighbour_code_to_surface_area(spacing)
     reverse = [int(f"{code:08b}"[::-1], 2) for code in range(256)]  # its first corner has the highest bit
     assert element_areas(spacing) == pytest.approx(theirs[reverse])
+
+
+def test_assd_and_nsd_equal_surface_distance(surface_distance):
+    """NSD as MeshMetrics and surface-distance define it: areas of both surfaces; ASSD over both areas together."""
+    rng = np.random.default_rng(1)
+    for trial in range(60):
+        ndim = 3 if trial % 3 else 2
+        shape, spacing = rng.integers(3, 17, ndim), rng.uniform(0.3, 3.5, ndim).round(2)
+        a, b = (blob(rng, shape, rng.choice([0, 0.8, 2])) for _ in range(2))
+        if not a.any() or not b.any():
+            continue
+        theirs, ours = surface_distance.compute_surface_distances(a, b, spacing), surface_distances(a, b, spacing)
+        tolerance = rng.uniform(0.2, 4)
+        expected = surface_distance.compute_surface_dice_at_tolerance(theirs, tolerance)
+        assert ours.share_within(tolerance) == pytest.approx(expected, abs=1e-6)
+        sizes = [theirs[f"surfel_areas_{one}"] for one in ("gt", "pred")]
+        distances = [theirs["distances_gt_to_pred"], theirs["distances_pred_to_gt"]]
+        total = sum((d * size).sum() for d, size in zip(distances, sizes, strict=True)) / sum(map(np.sum, sizes))
+        assert ours.mean() == pytest.approx(total, abs=1e-4)
+        assert ours.percentile(100) == pytest.approx(surface_distance.compute_robust_hausdorff(theirs, 100), abs=1e-3)
+
+
+def test_close_to_monai():
+    """MONAI counts border voxels instead of areas: the same to within a voxel, on a smooth body."""
+    monai = pytest.importorskip("monai.metrics")
+    torch = pytest.importorskip("torch")
+    grid = np.indices((40, 40, 40)) - 19.5
+    a, b = (grid**2).sum(0) <= 12**2, ((grid - np.array([3, 0, 0]).reshape(3, 1, 1, 1)) ** 2).sum(0) <= 12**2
+    pair = [torch.from_numpy(mask[None, None].astype(np.float32)) for mask in (b, a)]
+    found = surface_distances(a, b, (1, 1, 1))
+    assert found.percentile(100) == pytest.approx(float(monai.compute_hausdorff_distance(*pair)), abs=0.5)
+    assert found.percentile(95) == pytest.approx(float(monai.compute_hausdorff_distance(*pair, percentile=95)), abs=0.5)
+    theirs = float(monai.compute_average_surface_distance(*pair, symmetric=True))
+    assert found.mean() == pytest.approx(theirs, abs=0.25)
+    theirs = float(monai.compute_surface_dice(*pair, class_thresholds=[2.0], include_background=True))
+    assert found.share_within(2) == pytest.approx(theirs, abs=0.05)

@@ -87,7 +87,8 @@ def made_evaluation(cases: Sequence[Case], metrics: Sequence[str] = ("dice",), *
         **{"reference_folder": "ref", "prediction_folder": "pred", "dataset_json": "dataset.json", "annotated": None},
         **{"file_ending": ".nii.gz", "metrics": tuple(metrics), "cap": None, "tolerance": {}, **settings},
     }
-    return evaluation(cases, ["background", *cases[0].leaves], {}, {}, Settings(**given))
+    leaves = list(cases[0].leaves)
+    return evaluation(cases, {name: value for value, name in enumerate(leaves, 1)}, leaves, {}, {}, Settings(**given))
 
 
 def save_evaluation(folder: Path, content: Evaluation | dict) -> str:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
+from nnunet_labelset import Contract
 from nnunet_labelset.cli import main
 from nnunet_labelset.nnunet.selection import Candidate, choose, describe_choice
+from nnunet_labelset.nnunet.summary import label_set_summary
 from tests.helpers.evaluation import dataset, write_labels
 
 CASES = {"a0": "full", "f0": "feta", "a1": "full", "f1": "feta"}
@@ -117,7 +119,10 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     # by hand: white matter of the two full cases, one stray voxel each; ventricles and corpus callosum are right
     sizes = [(truth(case) == 1).sum() for case in ("a0", "a1")]
     white = np.mean([2 * size / (2 * size + 1) for size in sizes])
-    assert found[best] == pytest.approx((white + 1 + 1) / 3)
+    # FeTA's union of white matter and corpus callosum counts as a fourth
+    sizes = [np.isin(truth(case), (1, 3)).sum() for case in ("f0", "f1")]
+    union = np.mean([2 * size / (2 * size + 1) for size in sizes])
+    assert found[best] == pytest.approx((white + 1 + 1 + union) / 4)
     assert found[other] < found[best]
     assert theirs[other] > theirs[best]
     assert information["choice_of_nnunet"] == other
@@ -176,6 +181,29 @@ def test_agrees_with_nnunet_where_everything_is_annotated(tmp_path, environment,
     before, after = (ours["best_model_or_ensemble"][f"result_on_crossval_{when}_pp"] for when in ("pre", "post"))
     assert before < after == 1
     assert (results / "inference_instructions.txt").read_text() == text
+
+
+def test_choice_sees_known_errors(tmp_path):
+    """Ventricles all over the background: no annotated leaf has a lower score, but they are known to be wrong."""
+    found = {}
+    reference = np.zeros((4, 6, 6), int)
+    reference[1:3, 1:3, 1:5], reference[1:3, 3:5, 1:5] = 1, 4  # 4 is ventricles or corpus callosum
+    for name, background in (("flooded", 2), ("careful", 0)):
+        prediction = np.where(reference == 4, 2, np.where(reference == 1, 1, background))
+        write_labels(tmp_path / "ref" / "b.nii.gz", reference)
+        write_labels(tmp_path / name / "b.nii.gz", prediction)
+        contract = Contract.from_dataset_json(dataset({"b": "basic"}))
+        found[name] = label_set_summary(tmp_path / "ref", tmp_path / name, contract, ".nii.gz", 1)
+    assert found["careful"]["foreground_mean"]["Dice"] == found["flooded"]["foreground_mean"]["Dice"] == 1
+
+    def candidate(name, dice, wrong):
+        return Candidate(name, (), tmp_path, dice, dice, wrong)
+
+    candidates = [candidate(name, of["label_set_dice"], of["known_wrong"]) for name, of in found.items()]
+    assert choose(candidates).name == "careful"
+    more, fewer, best = candidate("more", 0.5, 0.2), candidate("fewer", 0.5, 0.1), candidate("best", 0.9, 0.3)
+    assert choose([more, fewer]) is fewer
+    assert "fewer has less than half" in describe_choice([more, fewer, best], best)
 
 
 def test_bad_input(tmp_path, environment, capsys, monkeypatch):

@@ -47,6 +47,9 @@ def test_by_hand(folders):
     assert summary["mean"][3]["Dice"] == 1
     assert summary["foreground_mean"]["Dice"] == pytest.approx((0.65 + 5 / 6 + 1) / 3)
     assert summary["annotated_cases"] == {"1": 2, "2": 2, "3": 1}
+    # b: two of the three voxels that are ventricles or corpus callosum are; c: white matter or corpus callosum
+    assert summary["unions"] == {"ventricles+corpus_callosum": 4 / 5, "white_matter+corpus_callosum": 1}
+    assert summary["known_wrong"] == pytest.approx((2 / 5 + 1 / 6 + 1 / 5) / 3)
 
 
 def test_leaf_without_any_score_is_left_out(tmp_path):
@@ -58,14 +61,19 @@ def test_leaf_without_any_score_is_left_out(tmp_path):
     assert summary["foreground_mean"]["Dice"] == 4 / 5
 
 
-def test_leaf_is_scored_where_the_reference_holds_exactly_it(tmp_path):
-    """The protocol does not annotate ventricles, but somebody drew two voxels of them."""
+def test_one_rule_for_what_is_annotated(tmp_path):
+    """The protocol does not annotate ventricles: though somebody drew two voxels of them, they have no score.
+
+    Coverage and splits say the same. What is known about those voxels counts all the same: two predictions are wrong.
+    """
     write_labels(tmp_path / "ref" / "b.nii.gz", row(0, 1, 2, 2, 4))
     write_labels(tmp_path / "pred" / "b.nii.gz", row(2, 1, 2, 0, 2))
     contract = Contract.from_dataset_json(dataset({"b": "basic"}))
-    metrics = label_set_summary(tmp_path / "ref", tmp_path / "pred", contract, ".nii.gz", 1)["metric_per_case"][0]
-    expected = {"Dice": 2 / 4, "IoU": 1 / 3, "TP": 1, "FP": 1, "FN": 1, "TN": 1, "n_pred": 2, "n_ref": 2}
-    assert metrics["metrics"][2] == expected
+    summary = label_set_summary(tmp_path / "ref", tmp_path / "pred", contract, ".nii.gz", 1)
+    assert math.isnan(summary["metric_per_case"][0]["metrics"][2]["Dice"])
+    assert contract.coverage()["ventricles"] == summary["annotated_cases"]["2"] == 0
+    assert summary["known_wrong"] == 2 / 5
+    assert summary["unions"] == {"ventricles+corpus_callosum": pytest.approx(2 * 2 / (3 + 3))}
 
 
 def test_equals_nnunet_where_everything_is_annotated(tmp_path):
@@ -87,6 +95,9 @@ def test_equals_nnunet_where_everything_is_annotated(tmp_path):
         str(tmp_path / "ref"), str(tmp_path / "pred"), None, SimpleITKIO(), ".nii.gz", [1, 2, 3], 4, 1
     )
     assert ours.pop("annotated_cases") == {"1": 2, "2": 2, "3": 2}
+    assert ours.pop("unions") == {}
+    assert ours.pop("label_set_dice") == pytest.approx(theirs["foreground_mean"]["Dice"])
+    ours.pop("known_wrong")
     assert ours == theirs
 
 
