@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
     found = evaluation(results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra)
     write_text(output / "per_case.csv", per_case_csv(found))
     write_text(output / "summary.csv", summary_csv(found))
-    write_json(output / "summary.json", nnunet_summary(results, foreground(contract)))
+    write_json(output / "summary.json", to_json(nnunet_summary(results, foreground(contract))))
     write_json(output / "metrics.json", to_json(found))
     for column in args.group_by:
         for group, summary in found.summary.groups[column].items():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.compare import comparison
+from nnunet_labelset.evaluation.fresh import stale_results
 from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.text import some
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         contract,
         reason,
         compared,
-        stale=[],
+        stale=stale_results(results),
         models=models,
         worst=args.worst,
         wanted_cases=args.cases,

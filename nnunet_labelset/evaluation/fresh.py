@@ -20,14 +20,18 @@ def read_contract(dataset_json: str | Path, annotated: str | None) -> Contract:
     return contract_with_list(content, annotated) if annotated else Contract.from_dataset_json(content)
 
 
+def stale_results(results: Mapping[str, Evaluation]) -> list[str]:
+    """A line for every method of which something has changed since `evaluate`; files that are gone cannot be asked."""
+    return [f"'{method}': {changed}" for method, found in results.items() if (changed := _changed(found))]
+
+
 def require_fresh(results: Mapping[str, Evaluation]) -> None:
-    """Fail with one line that names what has changed since `evaluate`; files that are gone cannot be asked."""
-    problems = [f"'{method}': {changed}" for method, found in results.items() if (changed := stale(found))]
-    if problems:
+    """Fail with one line that names what has changed since `evaluate`."""
+    if problems := stale_results(results):
         raise LabelSetError(f"scores are older than what they are of: {'; '.join(problems)}: run 'evaluate' again")
 
 
-def stale(found: Evaluation) -> str:
+def _changed(found: Evaluation) -> str:
     """Which references, predictions or protocols are not those that were scored; empty if nothing is."""
     changed: dict[str, list[str]] = {"reference": [], "prediction": [], "protocol": []}
     try:

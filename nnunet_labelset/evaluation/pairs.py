@@ -81,16 +81,18 @@ def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[St
     A data set with regions has these instead.
     """
     sets, annotated = contract.protocols[protocol], contract.annotated_leaves(protocol)
+    regions = {**(contract.regions or {}), **wanted.regions}
     unions = {labels for labels in sets if len(labels) > 1 and 0 not in labels}  # what may be background is none
     found: dict[str, tuple[LabelSet, bool]] = {}
-    for leaf, name in enumerate(contract.leaf_names):
+    for leaf, name in enumerate(contract.leaf_names if contract.regions is None else ()):
         if wanted.under_leaves and sets[leaf] in unions and leaf in sets[leaf]:
             unions.remove(sets[leaf])
             found[name] = sets[leaf], True
         elif leaf:
             found[name] = frozenset([leaf]), leaf in annotated
-    found |= {union_name(labels, contract): (labels, True) for labels in sorted(unions, key=sorted)}
-    found |= {name: (members, _is_known(members, contract, protocol)) for name, members in wanted.regions.items()}
+    if contract.regions is None:
+        found |= {union_name(labels, contract): (labels, True) for labels in sorted(unions, key=sorted)}
+    found |= {name: (members, _is_known(members, contract, protocol)) for name, members in regions.items()}
     return tuple(
         Structure(name, members, known, wanted.tolerance.get(name, wanted.tolerance.get("")), name in wanted.instances)
         for name, (members, known) in found.items()
@@ -99,6 +101,9 @@ def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[St
 
 def foreground(contract: Contract) -> dict[Any, str]:
     """What is scored by itself, as nnU-Net calls it: leaves by value, regions by their leaves."""
+    if contract.regions is not None:
+        keys = {name: tuple(sorted(members)) for name, members in contract.regions.items()}
+        return {key if len(key) > 1 else key[0]: name for name, key in keys.items()}
     return {leaf: name for leaf, name in enumerate(contract.leaf_names) if leaf}
 
 
@@ -115,7 +120,7 @@ def read_regions(texts: Sequence[str], contract: Contract) -> dict[str, LabelSet
     for text in texts:
         name, equals, leaves = (part.strip() for part in text.partition("="))
         members = [leaf.strip() for leaf in leaves.split("+")]
-        if not name or not equals or name in (*contract.leaf_names, *regions):
+        if not name or not equals or name in {*contract.leaf_names, *(contract.regions or ()), *regions}:
             raise LabelSetError(f"--regions '{text}': expected a new name and leaves: NAME=LEAF+LEAF")
         for leaf in members:
             if leaf not in contract.leaf_names[1:]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.evaluation.pairs import foreground
 from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.nnunet.summary import label_set_summary
@@ -30,7 +31,8 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
     reader_writer = PlansManager(str(folder / "plans.json")).image_reader_writer_class()
     dataset_json = read_json(folder / "dataset.json")
     ending = dataset_json["file_ending"]
-    labels = list(range(1, contract.num_leaves))
+    names = foreground(contract)
+    labels = list(names)
     before = best = label_set_summary(references, folder, contract, ending, processes, reader_writer)
     chosen: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix=".postprocessing_", dir=folder) as temporary:
@@ -45,7 +47,7 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
                 (str(file), str(candidate / file.name), reader_writer, [function], [options])
                 for file in case_files(current, ending).values()
             ]
-            name = "the foreground" if isinstance(step, list) else contract.leaf_names[step]
+            name = "the foreground" if isinstance(step, list) else names[step]
             for _ in map_parallel(_postprocess, jobs, processes, f"Largest component of {name}"):
                 pass
             after = label_set_summary(references, candidate, contract, ending, processes, reader_writer)

@@ -104,7 +104,7 @@ class Selection:
             str(merged / NNUNET_SUMMARY),
             plans.image_reader_writer_class(),
             dataset_json["file_ending"],
-            labels.foreground_labels,
+            labels.foreground_regions if labels.has_regions else labels.foreground_labels,
             labels.ignore_label,
             self.processes,
         )

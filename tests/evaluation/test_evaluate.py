@@ -240,6 +240,28 @@ def test_regions(tmp_path, capsys):
         assert f"--regions '{bad}'" in error_of(capsys, arguments, "--regions", bad)
 
 
+def test_a_data_set_with_regions_is_scored_by_region(tmp_path):
+    """Whole contains core; case b has the outer contour only: what is inside may be either leaf."""
+    block = {
+        "version": 2, "leaves": ["background", "edema", "core"], "cases": {"a": "full", "b": "outer"},
+        "protocols": {"full": {}, "outer": {"edema": ["edema", "core"]}},
+    }  # fmt: skip
+    labels = {"background": 0, "whole": [1, 2], "core": [2], "ignore": 3}
+    content = {"labels": labels, "regions_class_order": [1, 2], "label_sets": block, "file_ending": ".nii.gz"}
+    arguments = setup(
+        tmp_path, {"a": row(0, 1, 2, 2), "b": row(0, 1, 1, 1)}, {"a": row(0, 2, 2, 1), "b": row(1, 1, 2, 0)}, {}
+    )
+    (tmp_path / "data" / "dataset.json").write_text(json.dumps(content))
+    metrics = evaluate(arguments)
+    assert metrics["leaves"] == ["whole", "core"]
+    assert [scores(metrics, case)["whole"]["dice"] for case in (0, 1)] == [1, 4 / 6]
+    assert [scores(metrics, case)["core"]["dice"] for case in (0, 1)] == [2 / 4, None]
+    assert scores(metrics, 1)["core"]["outcome"] == "unannotated"
+    assert [case["known_wrong"] for case in metrics["cases"]] == [2, 2]
+    summary = json.loads((tmp_path / "pred" / "evaluation" / "summary.json").read_text())
+    assert set(summary["mean"]) == {"(1, 2)", "2"}
+
+
 def test_instances(tmp_path, capsys):
     pytest.importorskip("panoptica")
     reference, prediction = np.zeros((12, 12, 12), int), np.zeros((12, 12, 12), int)
