@@ -52,7 +52,7 @@ def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
         return None, None
     mean = float(values.mean())
     away = values - mean
-    if not away.any():
+    if np.ptp(values) == 0:
         return mean, mean
     away = away / (scale := float(np.abs(away).max()))
     # (RESAMPLES,); 0 is the mean itself, which few values hit so often that rounding must not decide about its side.
