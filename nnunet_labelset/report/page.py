@@ -150,5 +150,5 @@ def link(path: str | Path, folder: Path, shown: str | None = None) -> Markup:
     """A link to a file: relative inside the folder of the report, so that the folder can be moved."""
     absolute = Path(os.path.abspath(path))
     inside = absolute.is_relative_to(folder)
-    address = quote(absolute.relative_to(folder).as_posix()) if inside else absolute.as_uri()
+    address = quote(os.fsencode(absolute.relative_to(folder))) if inside else absolute.as_uri()
     return Markup('<a href="{}">{}</a>').format(address, shown or str(path))

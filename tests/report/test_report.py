@@ -18,7 +18,14 @@ from nnunet_labelset.report.build import build_report
 from nnunet_labelset.report.page import asset
 from nnunet_labelset.report.report import Report
 from tests.helpers.evaluation import made_case, made_evaluation, made_score
-from tests.helpers.report import EVIL, Page, log
+from tests.helpers.report import EVIL, Page, log, write_study
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A study that no test changes, and its report."""
+    study = write_study(tmp_path_factory.mktemp("study"))
+    return study, make(study)
 
 
 def make(study: Path, *options: str) -> str:
@@ -39,7 +46,8 @@ def scores_data(html: str) -> dict:
     return json.loads(re.search('id="scores-data">(.*?)</script>', html)[1])
 
 
-def test_report_is_whole_escaped_offline_and_readable_aloud(study: Path) -> None:
+def test_report_is_whole_escaped_offline_and_readable_aloud(made: tuple[Path, str]) -> None:
+    study, _ = made
     html = make(study, "--worst", "4")
     page = Page(html)
     assert [script.get("type") for script in page.all("script")] == ["application/json", None], "names are text"
@@ -66,8 +74,8 @@ def test_report_is_whole_escaped_offline_and_readable_aloud(study: Path) -> None
     assert make(study, "--worst", "4") == html, "the same page every time"
 
 
-def test_the_answer_stands_first(study: Path) -> None:
-    html = make(study)
+def test_the_answer_stands_first(made: tuple[Path, str]) -> None:
+    study, html = made
     titles = re.findall('<h2 id="(.*?)-title">', html)
     assert titles[:3] == ["headline", "all_scores", "comparison"]
     found = {row[0]: row[1:] for row in cells(html, "Overview")}
@@ -83,8 +91,8 @@ def test_the_answer_stands_first(study: Path) -> None:
     assert found["Leaves missed"] == ["1", "0"]
 
 
-def test_comparison_has_the_numbers_and_the_notes_of_compare(study: Path) -> None:
-    html = make(study)
+def test_comparison_has_the_numbers_and_the_notes_of_compare(made: tuple[Path, str]) -> None:
+    study, html = made
     results, _ = load_results([f"<script>alert(1)</script>={study / 'first'}", f"second={study / 'second'}"])
     compared = comparison(results, "<script>alert(1)</script>")
     text = "".join(Page(html).text)
@@ -97,8 +105,8 @@ def test_comparison_has_the_numbers_and_the_notes_of_compare(study: Path) -> Non
             assert f"{mean}{metric.show_sd(cell.description)}" in html
 
 
-def test_unions_are_marked(study: Path) -> None:
-    html = make(study, "--cases", EVIL)
+def test_unions_are_marked(made: tuple[Path, str]) -> None:
+    _, html = made
     data = scores_data(html)
     marked = [
         (data["cases"][row // len(data["structures"])], data["structures"][row % len(data["structures"])])
@@ -111,8 +119,8 @@ def test_unions_are_marked(study: Path) -> None:
     assert "union" in cells(html, "Leaves in numbers")[0]
 
 
-def test_all_scores_are_in_the_page(study: Path) -> None:
-    html = make(study)
+def test_all_scores_are_in_the_page(made: tuple[Path, str]) -> None:
+    study, html = made
     data = scores_data(html)
     results, _ = load_results([f"<script>alert(1)</script>={study / 'first'}", f"second={study / 'second'}"])
     assert data["methods"] == list(results)
@@ -131,13 +139,12 @@ def test_all_scores_are_in_the_page(study: Path) -> None:
     assert "<noscript>" in html
 
 
-def test_missed_is_a_cross(study: Path) -> None:
-    assert make(study, "--worst", "0").count('class="crosses m0"') == 3, "one in each of dice, nsd and hd95"
+def test_missed_is_a_cross(made: tuple[Path, str]) -> None:
+    assert made[1].count('class="crosses m0"') == 3, "one in each of dice, nsd and hd95"
 
 
-def test_coverage_counts_evaluated_and_other_cases(study: Path) -> None:
-    html = make(study, "--worst", "0")
-    assert "<image" not in html
+def test_coverage_counts_evaluated_and_other_cases(made: tuple[Path, str]) -> None:
+    _, html = made
     other, evaluated = "not evaluated (training)", "evaluated"
     assert cells(html, "Coverage")[1:] == [
         [other, "full", "1", "1", "1"],
@@ -150,8 +157,8 @@ def test_coverage_counts_evaluated_and_other_cases(study: Path) -> None:
     ]
 
 
-def test_many_leaves_stand_in_rows(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = make(study)
+def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    study, columns = made
     for module in ("comparison", "coverage", "groups", "pictures", "strips", "volumes"):
         monkeypatch.setattr(f"nnunet_labelset.report.sections.{module}.WIDE", 1)
     rows = make(study)
@@ -185,7 +192,9 @@ def test_one_result_of_one_case_is_enough(study: Path) -> None:
     assert len(page.all("image")) == 1 + 1 + 3
 
 
-def test_chosen_cases_are_drawn(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chosen_cases_are_drawn(made: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
+    study, _ = made
+    assert "<image" not in make(study, "--worst", "0")
     html = make(study, "--cases", "b", "a")
     assert re.findall("<h3>(.) &ndash; asked for</h3>", html) == ["b", "a"]
     names = [str(study / "first"), str(study / "second")]
@@ -228,8 +237,9 @@ def test_moved_files_cost_the_pictures_only(study: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    study: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    made: tuple[Path, str], capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
+    study, _ = made
     target = study / "out.html"
     assert main(["report", str(study / "first"), str(study / "second"), "-o", str(target), *options]) == 1
     error = capsys.readouterr().err
@@ -291,7 +301,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(study: Path, capsys: pytest.
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
-        code = main(["report", *names, "-o", str(target), "--worst", "0"])
+        code = main(["report", *names, "-o", str(target), "--worst", "0"])  # no pictures
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 1
@@ -301,7 +311,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(study: Path, capsys: pytest.
     assert list(target.parent.iterdir()) == []
 
 
-def test_report_shows_the_curves(study: Path) -> None:
+def test_report_shows_the_curves(made: tuple[Path, str]) -> None:
+    study, _ = made
     for fold in (0, 1):
         log(study / "model" / f"fold_{fold}", "training_log_2026_9_30_10_00_00.txt", {0: -0.1, 1: -0.2})
     html = make(study, "-m", str(study / "model"))

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import Metric
 from nnunet_labelset.evaluation.results import INVENTED, MISSED
-from nnunet_labelset.report.page import details, figure, join, paragraph, plots, spoken
+from nnunet_labelset.report.page import details, figure, join, paragraph, plots, scroll, spoken
 from nnunet_labelset.report.plots import Row, forest_plot, strip_plot
 from nnunet_labelset.report.report import WIDE, Report
 
@@ -30,7 +30,7 @@ def body(report: Report) -> Markup:
             means = [(spoken(leaf), [row.mean for row in of]) for leaf, of in rows.items()]
             ends = [end for _, of in means for mean in of if mean for end in mean]
             plot = forest_plot(metric.title, report.methods, means, *_axis(ends or [0.0], metric), metric.unit)
-            parts.append(figure(f"{metric.name} of all leaves", plot))
+            parts.append(figure(f"{metric.name} of all leaves", scroll(f"{metric.title} of all leaves", plot)))
         if many and number:
             continue
         figures = [
