@@ -1,4 +1,8 @@
-"""The pictures of the README, from a finished demo:  python docs/figures.py labelset_demo"""
+"""The pictures of the documentation.
+
+python -m docs.figures labelset_demo    those of the README, from a finished demo
+python -m docs.figures rooms            that of the architecture, from the import graph
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,9 @@ from nnunet_labelset.report.colours import leaf_colour
 from nnunet_labelset.study.demo import DATASET, METHODS
 from nnunet_labelset.study.phantom.data import BASIC
 from nnunet_labelset.study.phantom.volume import LEAVES
+from tests.helpers.imports import FLOOR, FLOORS, import_graph, room_of
 
+OLD = ("nnunet_labelset", "label_sets", "trainer")  # public names, and the old places of two modules
 CASE = "test_spina_bifida_003"
 
 
@@ -59,5 +65,49 @@ def main(demo: Path, output: Path) -> None:
     shutil.copyfile(demo / "coverage.png", output / "coverage.png")
 
 
+def rooms(output: Path) -> None:
+    """Floors of rooms, and arrows to what they import; an arrow that others imply is left out."""
+    imported: dict[str, set[str]] = {room: set() for room in FLOOR if room not in OLD}
+    for module, targets in import_graph().items():
+        if room_of(module) in imported:
+            imported[room_of(module)] |= {room_of(target) for target in targets} & set(imported) - {room_of(module)}
+    imported["cli"].add("commands")  # by its name, when it is asked for
+    implied = {room: set().union(*(_below(imported, below) for below in imported[room])) for room in imported}
+    width, height = 150, 76
+    floors = [[room for room in floor if room in imported] for floor in FLOORS]
+    place = {
+        room: (420 + (number - (len(floor) - 1) / 2) * 220, (len(floors) - level) * height - 30)
+        for level, floor in enumerate(floors)
+        for number, room in enumerate(floor)
+    }
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 {len(floors) * height + 20}" '
+        'font-family="sans-serif" font-size="15">'
+        '<defs><marker id="tip" markerWidth="9" markerHeight="9" refX="8" refY="4" orient="auto">'
+        '<path d="M0,0 L9,4 L0,8 z" fill="#667"/></marker></defs><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for room, targets in imported.items():
+        for target in sorted(targets - implied[room]):
+            (x, y), (to_x, to_y) = place[room], place[target]
+            lines.append(
+                f'<line x1="{x:.0f}" y1="{y + 18:.0f}" x2="{to_x:.0f}" y2="{to_y - 18:.0f}" stroke="#667" '
+                'marker-end="url(#tip)"/>'
+            )
+    for room, (x, y) in place.items():
+        lines.append(
+            f'<rect x="{x - width / 2:.0f}" y="{y - 18:.0f}" width="{width}" height="36" rx="6" fill="#e8eef7" '
+            f'stroke="#345"/><text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle">{room}</text>'
+        )
+    (output / "rooms.svg").write_text("\n".join([*lines, "</svg>\n"]))
+
+
+def _below(imported: dict[str, set[str]], room: str) -> set[str]:
+    return imported[room].union(*(_below(imported, below) for below in imported[room]))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(__file__).parent / "images")
+    images = Path(__file__).parent / "images"
+    if sys.argv[1] == "rooms":
+        rooms(images)
+    else:
+        main(Path(sys.argv[1]), images)

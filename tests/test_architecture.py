@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.helpers.imports import cycles, import_graph, imported_names, modules, room_of
-
-# Floors from the ground up: a module imports from its own room or from a lower floor, never from a neighbour.
-FLOORS = (
-    ("errors",),
-    ("io",),
-    ("contract",),
-    ("losses", "evaluation"),
-    ("nnunet",),
-    ("training", "datasets"),
-    ("trainers", "dataset_conversion"),  # a conversion shows the coverage of what it wrote
-    ("report", "study"),
-    ("commands",),
-    # The way in: the command, the public names, and the places where names were found before there were rooms.
-    ("nnunet_labelset", "cli", "label_sets", "trainer"),
-)
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+from tests.helpers.imports import FLOOR, ROOT, cycles, import_graph, imported_names, modules, room_of
 
 # What nnU-Net brings along; each exception says why.
 NNUNET = ("nnunetv2", "batchgenerators", "batchgeneratorsv2", "dynamic_network_architectures")
@@ -53,7 +39,8 @@ def test_nothing_imports_itself_around_corners() -> None:
 def test_no_verb_imports_a_verb() -> None:
     shared = {"nnunet_labelset.commands", "nnunet_labelset.commands.options"}
     verbs = {module for module in modules() if room_of(module) == "commands"} - shared
-    between = [(verb, other) for verb in sorted(verbs) for other in sorted(import_graph()[verb] & verbs)]
+    graph = import_graph()
+    between = [(verb, other) for verb in sorted(verbs) for other in sorted(graph[verb] & verbs)]
     assert between == [], "what two verbs need belongs into a room"
 
 
@@ -66,6 +53,12 @@ def test_nnunet_is_imported_in_its_rooms_only(package: str) -> None:
     }
     strangers = {module for module in importers if not {module, room_of(module)} & set(MAY_IMPORT_NNUNET)}
     assert sorted(strangers) == []
+
+
+def test_the_figure_shows_every_room() -> None:
+    figure = (ROOT / "docs" / "images" / "rooms.svg").read_text()
+    drawn = set(re.findall(r">(\w+)</text>", figure))
+    assert {room for room in FLOOR if room not in ("label_sets", "trainer", "nnunet_labelset")} <= drawn
 
 
 def test_the_check_itself_sees_cycles() -> None:

@@ -322,6 +322,7 @@ def test_label_sets_survive_files(tmp_path_factory, data):
         assert stored == before[int(value)] if must_fit else stored >= before[int(value)]
 
 
+@pytest.mark.slow
 def test_nnunet_accepts_the_result(tmp_path):
     """The real command, on three protocols with label-sets stored under `ignore` and under a leaf."""
     shape = (16, 18, 20)

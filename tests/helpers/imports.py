@@ -11,6 +11,23 @@ PACKAGE = "nnunet_labelset"
 OUTER = ("trainers", "dataset_conversion")  # folders at the top level that are installed inside the package
 
 
+# Floors from the ground up: a module imports from its own room or from a lower floor, never from a neighbour.
+FLOORS = (
+    ("errors",),
+    ("io",),
+    ("contract",),
+    ("losses", "evaluation"),
+    ("nnunet",),
+    ("training", "datasets"),
+    ("trainers", "dataset_conversion"),  # a conversion shows the coverage of what it wrote
+    ("report", "study"),
+    ("commands",),
+    # The way in: the command, the public names, and the places where names were found before there were rooms.
+    ("nnunet_labelset", "cli", "label_sets", "trainer"),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
 def modules() -> dict[str, Path]:
     """Every module of the installed package by its name, such as `nnunet_labelset.io.files`."""
     found = {}

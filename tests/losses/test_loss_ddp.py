@@ -6,6 +6,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -71,6 +72,7 @@ def run_ranks(folder: Path) -> list[dict]:
     return [torch.load(folder / f"rank{rank}.pt") for rank in range(len(BATCHES))]
 
 
+@pytest.mark.slow
 def test_two_ranks_equal_the_joined_batch(tmp_path):
     """nnU-Net's convention: Dice over all ranks, cross entropy averaged per rank, then over the ranks."""
     ranks = run_ranks(tmp_path)

@@ -107,6 +107,7 @@ def error_of(capsys, *arguments):
     return text
 
 
+@pytest.mark.slow
 def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     results = environment(write_study(tmp_path))
     assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "-tr", LEAF]) == 0
@@ -159,6 +160,7 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     assert (processed == truth("a0")).all()
 
 
+@pytest.mark.slow
 def test_agrees_with_nnunet_where_everything_is_annotated(tmp_path, environment, monkeypatch):
     """The same scores and the same choice, postprocessing included. One leaf, to keep nnU-Net's part short."""
     monkeypatch.setattr("tests.nnunet.test_selection.CASES", dict.fromkeys(CASES, "full"))

@@ -76,6 +76,7 @@ def test_one_rule_for_what_is_annotated(tmp_path):
     assert summary["unions"] == {"ventricles+corpus_callosum": pytest.approx(2 * 2 / (3 + 3))}
 
 
+@pytest.mark.slow
 def test_equals_nnunet_where_everything_is_annotated(tmp_path):
     from nnunetv2.evaluation.evaluate_predictions import compute_metrics_on_folder
     from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO

@@ -51,6 +51,7 @@ def test_the_whole_road_and_again(tiny: Path, capfd: pytest.CaptureFixture) -> N
     assert second.split("minutes.")[1] == first.split("minutes.")[1]
 
 
+@pytest.mark.slow
 def test_a_failing_step_is_named_and_repeated(tiny: Path, capfd: pytest.CaptureFixture) -> None:
     assert main(["demo", "--data-only"]) == 0
     (tiny / "data" / "annotated.csv").unlink()
