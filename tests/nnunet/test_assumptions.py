@@ -65,24 +65,28 @@ def trainer_signature() -> None:
     ]
 
 
+def called_above(method: ast.FunctionDef) -> set[str]:
+    """The names in `super().name(...)`."""
+    return {
+        call.func.attr
+        for call in ast.walk(method)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and ast.unparse(call.func.value) == "super()"
+    }
+
+
 @assumption
 def trainer_methods() -> None:
     """What the mixins call with super() exists, and takes what theirs take."""
+    ours = {method.name for _, method in mixins() if method.name not in called_above(method)}
     for node, method in mixins():
-        called = {
-            call.func.attr
-            for call in ast.walk(method)
-            if isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and isinstance(call.func.value, ast.Call)
-            and ast.unparse(call.func.value) == "super()"
-        } - {"__init_subclass__"}
-        for name in called:
+        for name in called_above(method) - ours:
             assert hasattr(trainer(), name), f"{node.name}.{method.name} calls {name}, which nnUNetTrainer lacks"
         if hasattr(trainer(), method.name) and not method.name.startswith("__"):
             theirs = inspect.signature(getattr(trainer(), method.name)).parameters
-            ours = [argument.arg for argument in method.args.args]
-            assert ours == list(theirs)[: len(ours)], f"{node.name}.{method.name}: nnU-Net's takes {list(theirs)}"
+            taken = [argument.arg for argument in method.args.args]
+            assert taken == list(theirs)[: len(taken)], f"{node.name}.{method.name}: nnU-Net's takes {list(theirs)}"
 
 
 @assumption
