@@ -27,7 +27,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
+from nnunet_labelset.nnunet.names import LABELS_TRAINING, PROBABILITIES, VALIDATION, fold_name
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases
 
 SUFFIX = "__completed"
@@ -142,7 +142,7 @@ def complete_case(item: Completion, reader: Any, folder: Path, ending: str, thre
     result, completed = complete_values(values, probabilities, item.sets, threshold)
     dtype = np.min_scalar_type(len(probabilities))
     name = f"{item.case.name}{SUFFIX}{ending}"
-    reader.write_seg(result.astype(dtype), str(folder / "labelsTr" / name), properties)
+    reader.write_seg(result.astype(dtype), str(folder / LABELS_TRAINING / name), properties)
     was_open = np.array([len(labels) > 1 for labels in item.sets])[values]
     is_open = np.array([len(labels) > 1 for labels in completed.protocol])[result]
     reader.write_seg((was_open & ~is_open).astype(np.uint8), str(folder / MASKS / name), properties)
@@ -168,7 +168,7 @@ def write_completed(source: Path, target: Path, model: Model, threshold: float, 
     items = find_completions(source, dataset_json, contract, model.folder, model.splits)
     ending = file_ending(dataset_json)
     with _staged(target) as staging:
-        for part in ("labelsTr", MASKS):
+        for part in (LABELS_TRAINING, MASKS):
             (staging / part).mkdir()
         work = partial(complete_case, reader=model.reader, folder=staging, ending=ending, threshold=threshold)
         results = dict(map_parallel(work, items, processes, "Completing"))
@@ -176,7 +176,7 @@ def write_completed(source: Path, target: Path, model: Model, threshold: float, 
         if not kept:
             raise LabelSetError(f"the model is nowhere sure enough (threshold {threshold}): nothing was completed")
         for item in set(items) - set(kept):
-            for part in ("labelsTr", MASKS):
+            for part in (LABELS_TRAINING, MASKS):
                 (staging / part / f"{item.case.name}{SUFFIX}{ending}").unlink()
         content = _dataset_json(dataset_json, contract, source, target, {item: results[item] for item in kept})
         content[COMPLETED] |= {"from": source.name, "model": model.folder.name, "threshold": threshold}
@@ -248,7 +248,7 @@ def _dataset_json(
             raise LabelSetError(f"case '{name}' exists already in {source.name}: rename it")
         sets = result.protocol if has_ignore else result.protocol[:num_leaves]
         cases[name] = names.setdefault(sets, f"completed_{len(names) + 1}")
-        files[name] = {**files[item.case.name], "label": f"labelsTr/{name}{file_ending(before)}"}
+        files[name] = {**files[item.case.name], "label": f"{LABELS_TRAINING}/{name}{file_ending(before)}"}
         provenance[name] = {
             **{"of": item.case.name, "fold": item.fold},
             **{"open_voxels": result.open_before, "completed_voxels": result.completed},

@@ -20,9 +20,10 @@ from nnunet_labelset.dataset_conversion.records import RECORDS, output_names
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, read_json, write_json
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
 from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING, file_ending
 
-PARTS = ("imagesTr", "labelsTr", "imagesTs", "labelsTs")
+PARTS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST)
 OURS = ("dataset.json", NOTES, INCOMPLETE, RECORDS)
 
 
@@ -104,7 +105,7 @@ def publish(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseResu
                 path.unlink()
     if missing := sorted(expected - found):
         raise LabelSetError(f"{staging / missing[0]}: somebody removed it while the others were converted: run again")
-    for part in ("imagesTr", "labelsTr"):
+    for part in (IMAGES_TRAINING, LABELS_TRAINING):
         (staging / part).mkdir(exist_ok=True)
     dataset_json = {
         "channel_names": {str(number): channel for number, channel in enumerate(target.channels)},

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from nnunet_labelset.nnunet import names
 from tests.helpers.imports import FLOOR, ROOT, cycles, import_graph, imported_names, modules, room_of
 
 # What nnU-Net brings along; each exception says why.
@@ -53,6 +57,44 @@ def test_nnunet_is_imported_in_its_rooms_only(package: str) -> None:
     }
     strangers = {module for module in importers if not {module, room_of(module)} & set(MAY_IMPORT_NNUNET)}
     assert sorted(strangers) == []
+
+
+def path_parts(path: Path) -> Iterator[str]:
+    """Texts of a file that may be parts of paths: no space in them, and no documentation."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.JoinedStr, ast.Constant)):
+            pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
+            text = "\0".join(str(piece.value) for piece in pieces if isinstance(piece, ast.Constant))
+            inside = any(isinstance(piece, ast.Constant) and isinstance(piece.value, str) for piece in pieces)
+            if inside and " " not in text:
+                yield text
+
+
+def test_names_of_nnunet_stand_once() -> None:
+    facts = {names.SPLITS, names.REFERENCES, names.DEFAULT_PLANS, names.PLANS, names.PROGRESS, names.SUMMARY}
+    facts |= {names.FINAL_CHECKPOINT, names.LATEST_CHECKPOINT, names.BEST_CHECKPOINT, names.POSTPROCESSING}
+    facts |= {names.IMAGES_TRAINING, names.LABELS_TRAINING, names.IMAGES_TEST, names.LABELS_TEST}
+    facts |= {"fold_", "training_log", "crossval_results"}
+    found = [
+        (module, text)
+        for module, path in modules().items()
+        if room_of(module) not in ("nnunet", "training", "trainers")
+        for text in path_parts(path)
+        if any(fact in text for fact in facts)
+    ]
+    assert found == [], "(module, name of nnU-Net): take it from nnunet/names.py"
+
+
+def test_options_that_verbs_share_stand_once() -> None:
+    said: dict[tuple[str, str], list[str]] = {}
+    for module, path in modules().items():
+        if room_of(module) == "commands":
+            for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant):
+                    help_text = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "help"]
+                    if help_text and str(call.args[0].value).startswith("-"):
+                        said.setdefault((str(call.args[0].value), help_text[0]), []).append(module)
+    assert {key: verbs for key, verbs in said.items() if len(verbs) > 1} == {}, "belongs into commands/options.py"
 
 
 def test_the_figure_shows_every_room() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nnunet_labelset.commands.options import add_statistics
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.files import comparison_csv
@@ -18,9 +19,7 @@ from nnunet_labelset.io.records import to_json
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions")
     parser.add_argument("-o", required=True, metavar="FOLDER", help="output")
-    parser.add_argument("--baseline", metavar="NAME", help="compare against this method (default: the first)")
-    parser.add_argument("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
-    parser.add_argument("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
+    add_statistics(parser)
     parser.add_argument("--metrics", nargs="+", metavar="NAME", help="columns of per_case.csv (default: dice nsd hd95)")
 
 

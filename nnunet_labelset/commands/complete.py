@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", required=True, metavar="ID_OR_NAME", help="data set that the model was trained on")
     add_model(parser)
     parser.add_argument("-o", required=True, type=int, metavar="ID", help="id of the new data set")
-    parser.add_argument("-n", required=True, metavar="NAME", help="name of the new data set")
+    parser.add_argument("-n", required=True, metavar="NAME", help="name of the completed data set")
     parser.add_argument(
         "--threshold", type=float, default=0.9, help="share of the probability of the label-set (default: %(default)s)"
     )

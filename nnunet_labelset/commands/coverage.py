@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nnunet_labelset.commands.options import add_dataset, add_table
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.coverage import FORMATS, PICTURES, dataset_coverage, describe_label_sets, format_table
 from nnunet_labelset.errors import LabelSetError
@@ -13,9 +14,8 @@ from nnunet_labelset.nnunet.folders import find_dataset
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
-    parser.add_argument("--table", metavar="FILE", help="table of the cases (.tsv or .csv), such as participants.tsv")
-    parser.add_argument("--group-by", metavar="COLUMN", help="group by this column of --table (default: by protocol)")
+    add_dataset(parser)
+    add_table(parser)
     parser.add_argument("--format", choices=FORMATS, help="of the table (default: by the ending of -o, else text)")
     parser.add_argument("-o", metavar="FILE", help="write there instead of on screen; .png, .pdf, .svg: a picture")
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnunet_labelset.commands.options import add_processes, add_table
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.evaluate import evaluation, score_folder, with_worst_distances
@@ -17,10 +18,10 @@ from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.pairs import Wanted, find_pairs, foreground, read_regions, union_members
 from nnunet_labelset.evaluation.results import Settings
 from nnunet_labelset.io.files import read_json, write_json, write_text
-from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.io.records import to_json
 from nnunet_labelset.io.tables import column_of_cases, read_table
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.names import SUMMARY
 from nnunet_labelset.nnunet.summary import nnunet_summary
 
 
@@ -30,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-djfile", metavar="FILE", help="dataset.json (default: beside gt_folder, else in pred_folder)")
     parser.add_argument("--annotated", metavar="CSV", help="what is annotated: columns case and annotated or protocol")
     parser.add_argument("-o", metavar="FOLDER", help="output (default: pred_folder/evaluation)")
-    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+    add_processes(parser)
     parser.add_argument("--chill", action="store_true", help="go on if predictions are missing or have no reference")
     parser.add_argument(
         *("--cap",),
@@ -50,8 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         *("--instances",), nargs="+", default=[], metavar="LEAF", help="also lesion by lesion (needs panoptica)"
     )
-    parser.add_argument("--table", metavar="FILE", help="table of the cases (.tsv or .csv), such as participants.tsv")
-    parser.add_argument("--group-by", nargs="+", default=[], metavar="COLUMN", help="also by these columns of --table")
+    add_table(parser, several=True)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
     found = evaluation(results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra)
     write_text(output / "per_case.csv", per_case_csv(found))
     write_text(output / "summary.csv", summary_csv(found))
-    write_json(output / "summary.json", to_json(nnunet_summary(results, foreground(contract))))
+    write_json(output / SUMMARY, to_json(nnunet_summary(results, foreground(contract))))
     write_json(output / "metrics.json", to_json(found))
     for column in args.group_by:
         for group, summary in found.summary.groups[column].items():

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from itertools import combinations
 
-from nnunet_labelset.io.parallel import default_processes
-from nnunet_labelset.nnunet.selection import CONFIGURATIONS, Selection, choose, write_choice
+from nnunet_labelset.commands.options import add_processes
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.names import CONFIGURATIONS, DEFAULT_PLANS
+from nnunet_labelset.nnunet.selection import Selection, choose, write_choice
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset_name_or_id", help="data set: id or name")
-    parser.add_argument("-tr", nargs="+", default=["nnUNetTrainerLeafDice"], help="trainers (default: %(default)s)")
+    parser.add_argument("-tr", nargs="+", default=[DEFAULT_TRAINER], help="trainers (default: %(default)s)")
     parser.add_argument("-c", nargs="+", default=list(CONFIGURATIONS), help="configurations (default: %(default)s)")
-    parser.add_argument("-p", nargs="+", default=["nnUNetPlans"], help="plans (default: %(default)s)")
+    parser.add_argument("-p", nargs="+", default=[DEFAULT_PLANS], help="several plans, too (default: %(default)s)")
     parser.add_argument("-f", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="folds (default: %(default)s)")
-    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+    add_processes(parser)
     parser.add_argument("--disable_ensembling", action="store_true", help="compare single models only")
     parser.add_argument("--no_overwrite", action="store_true", help="keep what an earlier run collected and ensembled")
 

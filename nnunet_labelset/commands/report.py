@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnunet_labelset.commands.options import add_statistics
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.fresh import stale_results
@@ -36,9 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions")
     add("-o", required=True, metavar="FILE", help="the report, such as report.html")
     add("-m", nargs="+", default=[], metavar="FOLDER", help="model folders (TRAINER__PLANS__CONFIGURATION), for curves")
-    add("--baseline", metavar="NAME", help="compare against this method (default: the first)")
-    add("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
-    add("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
+    add_statistics(parser)
     add("--worst", type=int, default=3, metavar="N", help="worst cases to draw; 0: no pictures (default: %(default)s)")
     add("--cases", nargs="+", default=[], metavar="CASE", help="draw these cases instead")
     add("--title", default="Evaluation report", help="default: %(default)s")

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from nnunet_labelset.commands.options import add_dataset
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.folds import SEED, Split, always_trained, k_folds, random_splits, subjects_of
 from nnunet_labelset.datasets.splits import read_subjects
@@ -20,7 +21,7 @@ from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
+    add_dataset(parser)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-k", type=int, default=5, help="number of folds of a cross-validation (default: %(default)s)")
     kind.add_argument("--random", type=int, metavar="N", help="N random splits instead; the paper has 10")

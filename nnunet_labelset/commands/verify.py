@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from nnunet_labelset.commands.options import add_dataset, add_processes
 from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.names import IMAGES_TRAINING, LABELS_TRAINING
 from nnunet_labelset.nnunet.raw import INCOMPLETE
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
-    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+    add_dataset(parser)
+    add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     given = Path(args.d)
     # A folder that `convert` was writing when it was killed may have no dataset.json yet.
-    unfinished = not args.d.isdigit() and any((given / name).exists() for name in (INCOMPLETE, "imagesTr", "labelsTr"))
+    unfinished = not args.d.isdigit() and any(
+        (given / name).exists() for name in (INCOMPLETE, IMAGES_TRAINING, LABELS_TRAINING)
+    )
     folder = given if unfinished else find_dataset(args.d)
     errors, warnings = verify(folder, args.np)
     for title, lines in (("errors", errors), ("warnings", warnings)):

@@ -20,7 +20,6 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.summary import label_set_summary
 
-CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
 NNUNET_SUMMARY = "summary_nnunet.json"  # what nnU-Net counts, beside our summary.json
 
 

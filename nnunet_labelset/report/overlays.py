@@ -13,6 +13,7 @@ from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import membership_matrix
 from nnunet_labelset.io.volume import geometry_difference, label_array, read_image
+from nnunet_labelset.nnunet.names import FIRST_CHANNEL
 from nnunet_labelset.report.colours import ERROR_COLOURS
 
 MARGIN = 4  # voxels around what the reference labels
@@ -110,7 +111,7 @@ def find_image(reference_file: str | Path, case: str, file_ending: str) -> Path 
     folder = Path(reference_file).parent
     if not folder.name.startswith("labels"):
         return None
-    image = folder.with_name("images" + folder.name[len("labels") :]) / f"{case}_0000{file_ending}"
+    image = folder.with_name("images" + folder.name[len("labels") :]) / f"{case}{FIRST_CHANNEL}{file_ending}"
     return image if image.is_file() else None
 
 

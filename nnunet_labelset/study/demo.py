@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import default_processes
+from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import trainers_folder
 from nnunet_labelset.study.phantom.data import write_demo_data
 from nnunet_labelset.study.runner import Commands
@@ -112,7 +113,7 @@ class Demo:
         self._say("Planning and preprocessing by nnU-Net, with a network that a CPU can train")
         self._call("nnUNetv2_plan_and_preprocess", "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
         preprocessed = self.folder / "nnUNet_preprocessed" / DATASET[1]
-        self._cut_down(preprocessed / "nnUNetPlans.json")
+        self._cut_down(preprocessed / f"{names.DEFAULT_PLANS}.json")
         self._call("nnUNetv2_preprocess", "-d", DATASET[0], "-c", "3d_fullres", "-np", 2)
         self._call("nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1)
 
@@ -143,7 +144,7 @@ class Demo:
 
     def _predict(self) -> None:
         self._say("Predicting the test cases")
-        images = self.folder / "nnUNet_raw" / DATASET[1] / "imagesTs"
+        images = self.folder / "nnUNet_raw" / DATASET[1] / names.IMAGES_TEST
         commands = []
         for trainer in self.methods.values():
             model = ["-d", DATASET[0], "-c", "3d_fullres", "-tr", trainer, "-f", *self.size.folds]
@@ -163,11 +164,14 @@ class Demo:
         table = ["--table", self.folder / "data" / "participants.tsv", "--group-by", "Pathology"]
         for _, predictions in results:
             dataset = ["-djfile", raw / "dataset.json"]
-            self._call("nnunet_labelset", "evaluate", raw / "labelsTs", predictions, *dataset, *table)
+            self._call("nnunet_labelset", "evaluate", raw / names.LABELS_TEST, predictions, *dataset, *table)
         named = [f"{name}={predictions}" for name, predictions in results]
         self._call("nnunet_labelset", "compare", *named, "-o", self.folder / "comparison")
         models = self.folder / "nnUNet_results" / DATASET[1]
-        curves = ["-m", *(models / f"{trainer}__nnUNetPlans__3d_fullres" for trainer in methods.values())]
+        curves = [
+            "-m",
+            *(models / names.model_name(trainer, names.DEFAULT_PLANS, "3d_fullres") for trainer in methods.values()),
+        ]
         self._call("nnunet_labelset", "report", *named, *curves, "-o", self.folder / "report.html")
         return results
 

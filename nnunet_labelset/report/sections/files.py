@@ -7,11 +7,12 @@ from pathlib import Path
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
+from nnunet_labelset.nnunet.names import SUMMARY
 from nnunet_labelset.report.page import Cell, bullets, header, join, link, number, paragraph, table, text
 from nnunet_labelset.report.report import Report
 
 TITLE = "Cases and files"
-WRITTEN = ("metrics.json", "summary.json", "per_case.csv", "summary.csv")
+WRITTEN = ("metrics.json", SUMMARY, "per_case.csv", "summary.csv")
 
 
 def body(report: Report) -> Markup:
