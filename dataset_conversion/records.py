@@ -6,8 +6,7 @@ import hashlib
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, fields, is_dataclass
-from enum import Enum
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,8 @@ def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> CaseRe
     result = convert_case(job, folder)
     if not result.problems:
         files = {name: size_of(folder / name) for name in output_names(job, result)}
-        content = {"fingerprint": stamp, "files": files, "result": _plain(asdict(result))}
         with suppress(OSError):  # without a record, or with half of one, the case is only converted again
-            record.write_text(json.dumps(content), encoding="utf-8")
+            record.write_text(_dump({"fingerprint": stamp, "files": files, "result": result}), encoding="utf-8")
     return result
 
 
@@ -53,7 +51,7 @@ def size_of(path: Path) -> int | None:
 def fingerprint(job: CaseJob) -> str:
     """Changes when the rules of a case, any of its files, or the version of this code change."""
     stats = [(path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None for path in job.inputs]
-    return hashlib.sha256(json.dumps([__version__, _plain(job), stats], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(_dump([__version__, job, stats]).encode()).hexdigest()
 
 
 def recall(folder: Path, job: CaseJob) -> CaseResult | None:
@@ -75,14 +73,12 @@ def recall(folder: Path, job: CaseJob) -> CaseResult | None:
         return None
 
 
+def _dump(value: Any) -> str:
+    """As JSON; sets in order, data classes by their fields."""
+    return json.dumps(value, default=_plain, sort_keys=True)
+
+
 def _plain(value: Any) -> Any:
-    """Data classes, sets and paths as JSON, sets in order."""
-    if is_dataclass(value):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (set, frozenset)):
+    if isinstance(value, frozenset):
         return sorted(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, (Path, Enum)) else value
+    return vars(value) if is_dataclass(value) else str(value)  # paths, members of an Enum

@@ -159,9 +159,10 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image)
     with new_file(path) as temporary:
         try:
             sitk.WriteImage(image, str(temporary), useCompression=True)
-            written = read_voxels(temporary)[0]
-        except (RuntimeError, LabelSetError) as error:
-            why = str(error).strip().splitlines()[-1].replace(str(temporary), "the file")
+            nifti = temporary.name.endswith((".nii", ".nii.gz"))
+            written = read_nifti(temporary)[0] if nifti else read_voxels(temporary)[0]
+        except Exception as error:  # whatever a reader stumbles over in half a file
+            why = reason(error).strip().splitlines()[-1].replace(str(temporary), "the file")
             raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: {why}") from None
         if not np.array_equal(written, array, equal_nan=np.issubdtype(array.dtype, np.inexact)):
             raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: other voxels were read back")

@@ -184,6 +184,6 @@ def test_many_protocols_are_told_in_few_lines(tmp_path, monkeypatch, capsys):
     write_nnunet(tmp_path, "Dataset003_Many", labels, dict.fromkeys(cases, slabs(1)), label_sets=block)
     assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3"]) == 0
     out = capsys.readouterr().out
-    assert len(out.splitlines()) < 100
+    assert len(out) < 10_000
     assert len(contract_of(tmp_path / "Dataset050_All").protocols) == 40
     assert len(notes(tmp_path / "Dataset050_All")) == 40 * 39 - 39  # every leaf that is declared, but for organ_1
