@@ -16,7 +16,7 @@ from nnunet_labelset.evaluation.scores import score_pair
 from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours
-METRICS = {
+NNUNET_METRICS = {
     "Dice": "dice",
     "IoU": "iou",
     "FP": "fp",
@@ -65,7 +65,7 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
         for case in cases
     ]
     mean = {
-        label: {name: nanmean(case["metrics"][label][name] for case in per_case) for name in METRICS}
+        label: {name: nanmean(case["metrics"][label][name] for case in per_case) for name in NNUNET_METRICS}
         for label in labels
     }
     names = sorted({name for case in cases for name in case.leaves if name not in labels.values()})
@@ -75,7 +75,7 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
     return {
         "metric_per_case": per_case,
         "mean": mean,
-        "foreground_mean": {name: nanmean(mean[label][name] for label in labels) for name in METRICS},
+        "foreground_mean": {name: nanmean(mean[label][name] for label in labels) for name in NNUNET_METRICS},
         "annotated_cases": {
             str(label): sum(case.leaves[name].outcome != UNANNOTATED for case in cases)
             for label, name in labels.items()
@@ -88,9 +88,9 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
 
 def _metrics(score: Score) -> dict[str, float]:
     if score.outcome == UNANNOTATED:
-        return dict.fromkeys(METRICS, float("nan"))
+        return dict.fromkeys(NNUNET_METRICS, float("nan"))
     found = {**vars(score), **score.values}
-    return {name: float("nan") if found[ours] is None else found[ours] for name, ours in METRICS.items()}
+    return {name: float("nan") if found[ours] is None else found[ours] for name, ours in NNUNET_METRICS.items()}
 
 
 def nanmean(values: Iterable[float]) -> float:

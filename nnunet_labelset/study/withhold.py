@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.io.volume import label_array, read_image
+from nnunet_labelset.io.volume import label_array, read_image, write_voxels
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases
@@ -96,11 +95,7 @@ def _write_case(job: tuple[RawCase, LabelSet], folder: Path, contract: Contract,
     # Whatever may be a withheld leaf is no longer told from it.
     moved = {value for value in present if sets[value] & withheld or value == ignore}
     result = np.where(np.isin(values, list(moved)), ignore, values).astype(np.uint8 if ignore < 256 else np.uint16)
-    written = sitk.GetImageFromArray(result)
-    written.CopyInformation(image)
-    sitk.WriteImage(written, str(target), useCompression=True)
-    if not np.array_equal(label_array(read_image(target), target), result):
-        raise LabelSetError(f"{target}: could not be written: is the disk full?")
+    write_voxels(target, result, image)
     sets = {value: labels for value, labels in sets.items() if value not in moved}
     return _protocol(contract, {**sets, ignore: withheld.union(*(contract.sets_of(case.name)[v] for v in moved))})
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.io.files import read_json, write_json
+from tests.helpers import volumes
+from tests.helpers.volumes import read_array as read_array
 
 SHAPE = (6, 7, 8)  # (z, y, x)
 LEAVES = (
@@ -20,19 +21,8 @@ LEAVES = (
 def write_volume(
     path: Path, array: np.ndarray, spacing=(0.8, 0.8, 0.9), origin=(-3.0, 4.0, 5.5), direction=None
 ) -> Path:
-    image = sitk.GetImageFromArray(array, isVector=False)
-    extra = array.ndim - 3
-    image.SetSpacing((*spacing, *[1.0] * extra))
-    image.SetOrigin((*origin, *[0.0] * extra))
-    if direction is not None:
-        image.SetDirection(direction)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(image, str(path))
-    return path
-
-
-def read_array(path: Path) -> np.ndarray:
-    return sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+    """In a place that is not the origin."""
+    return volumes.write_volume(path, array, spacing, origin, direction)
 
 
 def random_image(seed: int = 0, shape=SHAPE) -> np.ndarray:

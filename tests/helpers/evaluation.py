@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.evaluation.evaluate import evaluation
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.results import Case, Evaluation, Score, Settings
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.io.records import to_json
+from tests.helpers.volumes import write_volume
 
 LABELS = {"background": 0, "white_matter": 1, "ventricles": 2, "corpus_callosum": 3, "ignore": 4}
 LEAVES = ("white_matter", "ventricles", "corpus_callosum")
@@ -36,17 +36,11 @@ def write_dataset(folder: Path, cases: dict[str, str]) -> Path:
     return folder / "dataset.json"
 
 
-def write_labels(path: Path, array, spacing=None, **geometry) -> Path:
+def write_labels(path: Path, array, spacing=(), **geometry) -> Path:
     """Write an array (z, y, x); `spacing` in array order too."""
     array = np.asarray(array)
-    image = sitk.GetImageFromArray(array.astype(np.uint8) if array.dtype.kind in "bi" else array)
-    if spacing is not None:
-        image.SetSpacing([float(size) for size in reversed(spacing)])
-    for name, value in geometry.items():
-        getattr(image, f"Set{name.capitalize()}")(value)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(image, str(path))
-    return path
+    array = array.astype(np.uint8) if array.dtype.kind in "bi" else array
+    return write_volume(path, array, tuple(reversed(spacing or ())), **geometry)
 
 
 def row(*values: int) -> np.ndarray:

@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.cli import main
+from tests.helpers.volumes import write_volume
 
 LABELS = {"background": 0, "left_part": 1, "right_part": 2, "ignore": 3}
 PROTOCOLS = {
@@ -52,10 +52,7 @@ class Page(HTMLParser):
 
 
 def write(path: Path, array: np.ndarray, spacing: tuple[float, ...] = (1, 1, 2)) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = sitk.GetImageFromArray(array)
-    image.SetSpacing(spacing[: image.GetDimension()])
-    sitk.WriteImage(image, str(path))
+    write_volume(path, array, spacing)
 
 
 def volume() -> np.ndarray:

@@ -5,20 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.io.files import write_json
+from tests.helpers import volumes
 
 LABELS = {"background": 0, "liver": 1, "tumour": 2, "spleen": 3, "ignore": 4}
 PROTOCOLS = {"full": {}, "no_spleen": {"ignore": ["tumour", "spleen"]}, "merged": {"liver": ["liver", "tumour"]}}
 
 
 def write_volume(path: Path, array: np.ndarray, spacing=(1.0, 1.0, 2.0), origin=(0.0, 0.0, 0.0)) -> None:
-    image = sitk.GetImageFromArray(array)
-    image.SetSpacing(spacing[: image.GetDimension()])
-    image.SetOrigin(origin[: image.GetDimension()])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(image, str(path))
+    volumes.write_volume(path, array, spacing, origin)
 
 
 def label_map(*values: int) -> np.ndarray:

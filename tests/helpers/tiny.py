@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 import torch
 
 from nnunet_labelset.nnunet.discovery import trainers_folder
+from tests.helpers.volumes import write_volume
 
 NAME = "Dataset901_Tiny"
 LABELS = {"background": 0, "shell": 1, "core": 2, "dot": 3, "ignore": 4}
@@ -51,11 +51,6 @@ def annotate(labels: np.ndarray, protocol: str) -> np.ndarray:
     """The complete label map as the protocol would have drawn it."""
     table = {"full": [0, 1, 2, 3], "no_core": [0, 1, 4, 4], "merged": [0, 1, 1, 1]}[protocol]
     return np.array(table, np.uint8)[labels]
-
-
-def write_volume(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(sitk.GetImageFromArray(array), str(path))
 
 
 def write_raw(raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any] = PROTOCOLS) -> Path:

@@ -16,7 +16,7 @@ import pytest
 
 from nnunet_labelset.nnunet import logs, names
 from nnunet_labelset.nnunet.export import CHECKPOINT_KEYS
-from nnunet_labelset.nnunet.summary import METRICS
+from nnunet_labelset.nnunet.summary import NNUNET_METRICS
 from tests.helpers.imports import ROOT, imported_names, modules
 
 ASSUMPTIONS: dict[str, Callable[[], None]] = {}
@@ -165,7 +165,7 @@ def checkpoint_keys() -> None:
 @assumption
 def summary_layout() -> None:
     text = source("evaluation/evaluate_predictions")
-    for key in ("metric_per_case", "mean", "foreground_mean", "reference_file", "prediction_file", *METRICS):
+    for key in ("metric_per_case", "mean", "foreground_mean", "reference_file", "prediction_file", *NNUNET_METRICS):
         assert f"'{key}'" in text, f"nnU-Net's {names.SUMMARY} has no {key}"
 
 

@@ -13,7 +13,7 @@ from nnunet_labelset.losses.engine.tables import Tables
 
 SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch
 MOST_LEAVES = 1024  # a program holds all leaves of some voxels in registers
-BLOCK = 4096  # numbers of a block
+NUMBERS_OF_A_BLOCK = 4096  # numbers of a block
 PROGRAMS = 1024  # per sample, that write partial sums: more than a GPU runs at once, and few to add
 WARPS = 4
 MOST_TO_FINISH = 2**14  # samples times leaves, which one program holds
@@ -147,7 +147,7 @@ def _rows(tables: Tables) -> int:
 def _blocks(tables: Tables) -> tuple[int, int]:
     """Leaves and voxels of a block, powers of two."""
     block_c = _power_of_two(tables.leaves)
-    return block_c, max(16, BLOCK // block_c)
+    return block_c, max(16, NUMBERS_OF_A_BLOCK // block_c)
 
 
 def _power_of_two(number: int) -> int:
