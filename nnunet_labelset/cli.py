@@ -14,6 +14,7 @@ from nnunet_labelset.errors import LabelSetError
 
 # verb -> help. A verb is a module of `commands` with `configure(parser)` and `run(args)`; one is imported, the chosen.
 VERBS = {
+    "annotate": "say what is annotated in which case of a data set that exists",
     "convert": "turn sources into an nnU-Net data set with label-sets",
     "merge": "merge nnU-Net data sets into one label space",
     "verify": "check a data set against its contract",

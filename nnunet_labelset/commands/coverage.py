@@ -7,7 +7,15 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_table
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.datasets.coverage import FORMATS, PICTURES, dataset_coverage, describe_label_sets, format_table
+from nnunet_labelset.datasets.coverage import (
+    FORMATS,
+    MOST_ON_SCREEN,
+    PICTURES,
+    dataset_coverage,
+    describe_label_sets,
+    format_table,
+    shortened,
+)
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_text
 from nnunet_labelset.nnunet.folders import find_dataset
@@ -39,8 +47,9 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError(
             f"-o {args.o}: expected an ending of {', '.join((*FORMATS.values(), *PICTURES))}, or --format"
         )
-    text = format_table(rows, style or "text")
-    if style in (None, "text") and (legend := describe_label_sets(contract)):
+    shown, note = (rows, "") if args.o or style not in (None, "text") else shortened(rows)
+    text = format_table(shown, style or "text") + note
+    if style in (None, "text") and (legend := describe_label_sets(contract, None if args.o else MOST_ON_SCREEN)):
         text += f"\n{legend}"
     if args.o:
         write_text(args.o, text)

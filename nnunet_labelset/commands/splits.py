@@ -67,16 +67,15 @@ def run(args: argparse.Namespace) -> None:
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     for number, split in enumerate(splits):
         protocols = Counter(contract.protocol_of(case) for case in split["val"])
-        shown = ", ".join(f"{protocols[name]} {name}" for name in contract.protocols if protocols[name])
+        shown = some((f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]), 8)
         print(f"  fold {number}: {len(split['train'])} train, {len(split['val'])} val ({shown})")
     if single:
         print(f"note: {some(single)}: no subject is named by --subject, so each is one of its own")
+    annotating = Counter(leaf for each in subjects for leaf in each.leaves)
     for alone in always_trained(subjects):
-        leaves = [leaf for leaf in contract.leaf_names if [leaf in s.leaves for s in subjects].count(True) == 1]
-        which = some(leaf for leaf in leaves if leaf in alone.leaves)
+        which = some(leaf for leaf in contract.leaf_names if leaf in alone.leaves and annotating[leaf] == 1)
         print(f"note: {some(alone.cases)} is in no validation: nobody else annotates {which}")
-    never = [leaf for leaf in contract.leaf_names if not any(leaf in s.leaves for s in subjects)]
-    if never:
+    if never := [leaf for leaf in contract.leaf_names[1:] if not annotating[leaf]]:
         print(f"note: {some(never)}: no case annotates it completely, so that the splits take no account of it")
 
 

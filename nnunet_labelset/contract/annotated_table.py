@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,45 +10,90 @@ from typing import Any
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.tables import read_table
+from nnunet_labelset.io.tables import Row, read_table
 from nnunet_labelset.io.text import some
 
-SEPARATOR = ";"
 ALL = "all"
+COLUMNS = "expected the columns 'case' and either 'annotated' or 'protocol', or 'case' and one for every leaf"
+HINT = "hint"  # a column for people
+YES, NO = ("1", "yes", "y", "true", "x"), ("0", "no", "n", "false")
 
 
 def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Contract:
-    """A contract whose cases come from a table with the column `case` and either `annotated` or `protocol`.
+    """A contract whose cases come from a table: a column `protocol` that names one, or as in `read_annotated`."""
+    rows = read_table(table)
+    if "protocol" not in rows[0]:
+        labels = Contract.of_labels(dataset_json)
+        annotated = read_annotated(table, labels)
+        full = labels.full_set - {0}
+        names = {
+            case: ALL if leaves == full else ";".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
+            for case, leaves in annotated.items()
+        }
+        protocols = {names[case]: _sets(labels, leaves) for case, leaves in annotated.items()}
+        return replace(labels, protocols=protocols, cases=names)
+    _check_columns(rows, table)
+    contract = Contract.from_dataset_json(dataset_json)
+    cases = {row["case"]: row["protocol"] for row in rows}
+    for case, protocol in cases.items():
+        if protocol not in contract.protocols:
+            hint = did_you_mean(protocol, contract.protocols)
+            raise LabelSetError(f"{table}: case '{case}': unknown protocol '{protocol}'{hint}")
+    return replace(contract, cases=cases)
 
-    `protocol` names a protocol of dataset.json. `annotated` lists leaves, separated by `;`, or says `all`.
+
+def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
+    """The foreground leaves that are annotated in each case, from a table with the column `case` and either
+
+    `annotated`, which lists leaves (`liver;spleen`, commas do as well) or says `all`, or one column for every
+    foreground leaf, which says yes or no (1/0, true/false).
     """
     rows = read_table(table)
-    columns = set(rows[0])
-    if "case" not in columns or len(columns & {"annotated", "protocol"}) != 1:
-        raise LabelSetError(f"{table}: expected the columns 'case' and either 'annotated' or 'protocol'")
-    counts = Counter(row["case"].strip() for row in rows)
-    if twice := [case for case, count in counts.items() if count > 1]:
-        raise LabelSetError(f"{table}: listed more than once: {some(twice)}")
-    if "protocol" in columns:
-        contract = Contract.from_dataset_json(dataset_json)
-        cases = {row["case"].strip(): row["protocol"].strip() for row in rows}
-        for case, protocol in cases.items():
-            if protocol not in contract.protocols:
-                hint = did_you_mean(protocol, contract.protocols)
-                raise LabelSetError(f"{table}: case '{case}': unknown protocol '{protocol}'{hint}")
-        return replace(contract, cases=cases)
-    labels = Contract.of_labels(dataset_json)
-    protocols, cases = {}, {}
+    _check_columns(rows, table)
+    foreground = labels.leaf_names[1:]
+    columns = [column for column in rows[0] if column and column not in ("case", HINT)]
+    if columns == ["annotated"]:
+        return {row["case"]: _listed(row, labels) for row in rows}
+    if not set(columns) & set(foreground):
+        raise LabelSetError(f"{table}: {COLUMNS}")
+    for column in columns:
+        if column not in foreground:
+            known = ["annotated", *foreground]
+            raise LabelSetError(f"{table}: column '{column}' is no leaf{did_you_mean(column, known)}")
+    if missing := [leaf for leaf in foreground if leaf not in columns]:
+        raise LabelSetError(
+            f"{table}: expected a column 'annotated', or one for every leaf with yes or no: no column {some(missing)}"
+        )
+    index = {leaf: number for number, leaf in enumerate(labels.leaf_names)}
+    annotated = {}
     for row in rows:
-        case, listed = row["case"].strip(), {name.strip() for name in row["annotated"].split(SEPARATOR)} - {""}
-        for name in sorted(listed - {*labels.leaf_names, ALL}):
-            hint = did_you_mean(name, [*labels.leaf_names, ALL])
-            raise LabelSetError(f"{table}: case '{case}': unknown leaf '{name}'{hint}")
-        foreground = labels.leaf_names[1:]
-        names = foreground if ALL in listed else tuple(leaf for leaf in foreground if leaf in listed)
-        cases[case] = ALL if names == foreground else SEPARATOR.join(names)
-        protocols[cases[case]] = _sets(labels, frozenset(labels.leaf_names.index(name) for name in names))
-    return replace(labels, protocols=protocols, cases=cases)
+        for leaf in foreground:
+            if row[leaf].lower() not in YES + NO:
+                raise LabelSetError(f"{row.where}: column '{leaf}': expected yes or no (1 or 0), but got '{row[leaf]}'")
+        annotated[row["case"]] = frozenset(index[leaf] for leaf in foreground if row[leaf].lower() in YES)
+    return annotated
+
+
+def _check_columns(rows: list[Row], table: str | Path) -> None:
+    if "case" not in rows[0] or ("annotated" in rows[0] and "protocol" in rows[0]):
+        raise LabelSetError(f"{table}: {COLUMNS}")
+    listed = set()
+    for row in rows:
+        if not row["case"]:
+            raise LabelSetError(f"{row.where}: no case name")
+        if row["case"] in listed:
+            raise LabelSetError(f"{row.where}: listed more than once: {row['case']}")
+        listed.add(row["case"])
+
+
+def _listed(row: Row, labels: Contract) -> LabelSet:
+    """Names between `;` or, where no leaf has one in its name, between commas."""
+    separator = ";" if any("," in leaf for leaf in labels.leaf_names) else "[;,]"
+    names = {name.strip() for name in re.split(separator, row["annotated"])} - {""}
+    known = [*labels.leaf_names, ALL]
+    for name in sorted(names - set(known)):
+        raise LabelSetError(f"{row.where}: case '{row['case']}': unknown leaf '{name}'{did_you_mean(name, known)}")
+    return frozenset(leaf for leaf in range(1, labels.num_leaves) if ALL in names or labels.leaf_names[leaf] in names)
 
 
 def _sets(labels: Contract, annotated: LabelSet) -> tuple[LabelSet, ...]:

@@ -5,6 +5,7 @@ Pure Python on purpose: converters and evaluation workers read the contract with
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -97,12 +98,28 @@ class Contract:
         protocol = self.protocol_of(case)
         return self.annotated_leaves(protocol) == self.full_set and protocol not in self.vouched
 
+    def annotated_regions(self, protocol: str) -> tuple[str, ...]:
+        """Regions that a protocol annotates: all of their leaves are, or each value lies inside or outside of them."""
+        sets = [labels for labels in self.protocols[protocol] if len(labels) < self.num_leaves]
+        return tuple(
+            name
+            for name, region in (self.regions or {}).items()
+            if region <= self.annotated_leaves(protocol)
+            or (
+                any(labels <= region for labels in sets)
+                and all(labels <= region or not labels & region for labels in sets)
+            )
+        )
+
     def coverage(self, cases: Iterable[str] | None = None) -> dict[str, int]:
-        """In how many of the cases each leaf is annotated."""
-        counts = dict.fromkeys(self.leaf_names, 0)
-        for case in self.cases if cases is None else cases:
-            for name in self.annotated(case):
-                counts[name] += 1
+        """In how many of the cases each leaf is annotated and, after the leaves, each region."""
+        protocols = Counter(map(self.protocol_of, self.cases if cases is None else cases))
+        counts = dict.fromkeys([*self.leaf_names, *(self.regions or ())], 0)
+        for protocol, number in protocols.items():
+            for leaf in self.annotated_leaves(protocol):
+                counts[self.leaf_names[leaf]] += number
+            for region in self.annotated_regions(protocol):
+                counts[region] += number if region not in self.leaf_names else 0
         return counts
 
     def require_cases(self, cases: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ from nnunet_labelset.nnunet.raw import TEST, TRAINING, raw_cases
 FORMATS = {"text": ".txt", "markdown": ".md", "csv": ".csv"}
 PICTURES = (".png", ".pdf", ".svg")
 WIDEST = 120  # a text table that is wider has the leaves in its rows
+MOST_ON_SCREEN = 40
 ALL = "all"
 
 
@@ -54,8 +55,9 @@ def coverage_table(
 
 
 def _foreground(contract: Contract, cases: Sequence[str]) -> dict[str, int]:
+    """Counts of all leaves but background and, after them, of regions that are no leaf of the same name."""
     counts = contract.coverage(cases)
-    return {leaf: counts[leaf] for leaf in contract.leaf_names[1:]}
+    return {name: count for name, count in counts.items() if name != contract.leaf_names[0]}
 
 
 def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
@@ -83,6 +85,14 @@ def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
     return text_table
 
 
+def shortened(rows: Sequence[CoverageRow]) -> tuple[list[CoverageRow], str]:
+    """The rows for a screen: of very many groups only the sums, and a note that says so."""
+    left = [row for row in rows if row.group == ALL]
+    if len(rows) <= MOST_ON_SCREEN or not left:
+        return list(rows), ""
+    return left, f"{len(rows) - len(left)} groups are not shown: -o FILE writes all of them\n"
+
+
 def _align(cells: Sequence[Sequence[str]], names: int) -> str:
     """Columns under headings that are broken at `_`; the first `names` columns to the left, numbers to the right."""
     heading = [cell.split("_") if column >= names else [cell] for column, cell in enumerate(cells[0])]
@@ -101,15 +111,19 @@ def _align(cells: Sequence[Sequence[str]], names: int) -> str:
     )
 
 
-def describe_label_sets(contract: Contract) -> str:
+def describe_label_sets(contract: Contract, most: int | None = None) -> str:
     """One line for every value that stands for several leaves: what a count of 0 in the table may mean."""
     lines = []
     for protocol, sets in contract.protocols.items():
         for value, labels in zip(contract.value_names, sets, strict=True):
             if 1 < len(labels) < contract.num_leaves:
-                leaves = ", ".join(contract.leaf_names[leaf] for leaf in sorted(labels))
-                lines.append(f"  {protocol}: {value} = {{{leaves}}}\n")
-    return "label-sets (their leaves do not count as annotated):\n" + "".join(lines) if lines else ""
+                leaves = " or ".join(contract.leaf_names[leaf] for leaf in sorted(labels))
+                lines.append(f"  {protocol}: a voxel with value {value} may be {leaves}\n")
+    if not lines:
+        return ""
+    left = len(lines) - most if most is not None and len(lines) > most else 0
+    more = [f"  ... {left} more: -o FILE writes all of them\n"] if left else []
+    return "Not counted above, because they were not drawn one by one:\n" + "".join(lines[: len(lines) - left] + more)
 
 
 def dataset_coverage(

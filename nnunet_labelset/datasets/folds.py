@@ -6,6 +6,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from itertools import permutations
 
 from nnunet_labelset.contract import Contract
@@ -52,7 +53,8 @@ def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split
     if k < 2:
         raise LabelSetError(f"Expected -k to be at least 2, but got {k}")
     kept = always_trained(subjects)
-    free = [subject for subject in subjects if subject not in kept]
+    alone = {id(subject) for subject in kept}
+    free = [subject for subject in subjects if id(subject) not in alone]
     if len(free) < k:
         why = f" ({len(kept)} more must always be trained on)" if kept else ""
         raise LabelSetError(
@@ -60,45 +62,68 @@ def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split
         )
     safe = frozenset(leaf for subject in kept for leaf in subject.leaves)
     for attempt in range(ATTEMPTS):
-        folds: list[list[Subject]] = [[] for _ in range(k)]
+        folds = [_Fold() for _ in range(k)]
         order = _shuffled(free, f"{seed}/{attempt}")
         for subject in sorted(order, key=lambda subject: -len(subject.cases)):  # small subjects even out the sizes
-            folds[min(range(k), key=lambda i: (_count(folds[i], subject.stratum), _size(folds[i])))].append(subject)
+            min(folds, key=lambda fold: (fold.strata[subject.stratum], fold.size)).add(subject)
         if _spread_leaves(folds, safe):
-            return [_split(subjects, fold) for fold in folds]
+            return [_split(subjects, fold.members) for fold in folds]
     raise LabelSetError(
         f"no {k} folds were found that all train on every leaf, because too few subjects annotate some leaves: "
         "choose a larger -k or --random"
     )
 
 
-def _spread_leaves(folds: list[list[Subject]], safe: frozenset[str]) -> bool:
+class _Fold:
+    """Subjects that are validated together, counted by stratum and by leaf."""
+
+    def __init__(self) -> None:
+        self.members: list[Subject] = []
+        self.strata: Counter[tuple[str, ...]] = Counter()
+        self.leaves: Counter[str] = Counter()
+        self.size = 0
+
+    def add(self, subject: Subject) -> None:
+        self.members.append(subject)
+        self.strata[subject.stratum] += 1
+        self.leaves.update(subject.leaves)
+        self.size += len(subject.cases)
+
+    def remove(self, subject: Subject) -> None:
+        self.members.remove(subject)
+        self.strata[subject.stratum] -= 1
+        self.leaves.subtract(subject.leaves)
+        self.size -= len(subject.cases)
+
+
+def _spread_leaves(folds: list[_Fold], safe: frozenset[str]) -> bool:
     """Move subjects until no fold holds all that annotate some leaf, `safe` leaves apart; False if that fails.
 
     Dealing gives two subjects of a stratum to two folds, so that only subjects that are alone in their stratum can
     be in the way. Moves that would make a stratum less even are not considered.
     """
 
-    def captured() -> int:
-        present = Counter(leaf for fold in folds for leaf in {leaf for subject in fold for leaf in subject.leaves})
-        return sum(number == 1 and leaf not in safe for leaf, number in present.items())
+    def is_captured(leaf: str) -> bool:
+        return leaf not in safe and sum(fold.leaves[leaf] > 0 for fold in folds) == 1
 
-    while (now := captured()) > 0:
-        moves: list[tuple[int, int, int, Subject, list[Subject], list[Subject]]] = []
+    while captured := {leaf for fold in folds for leaf in fold.leaves if is_captured(leaf)}:
+        moves: list[tuple[int, int, int, Subject, _Fold, _Fold]] = []
         for source, target in permutations(folds, 2):
-            for subject in list(source) if len(source) > 1 else []:
-                if _count(source, subject.stratum) > _count(target, subject.stratum):
+            for subject in list(source.members) if len(source.members) > 1 else []:
+                useful = subject.leaves & captured  # no other move can set a leaf free
+                if useful and source.strata[subject.stratum] > target.strata[subject.stratum]:
                     source.remove(subject)
-                    target.append(subject)
-                    sizes = [_size(fold) for fold in folds]
-                    moves.append((captured(), max(sizes) - min(sizes), len(moves), subject, source, target))
+                    target.add(subject)
+                    now = len(captured - subject.leaves) + sum(map(is_captured, subject.leaves))
+                    sizes = [fold.size for fold in folds]
+                    moves.append((now, max(sizes) - min(sizes), len(moves), subject, source, target))
                     target.remove(subject)
-                    source.append(subject)
-        if not moves or min(moves)[0] >= now:
+                    source.add(subject)
+        if not moves or min(moves, key=lambda move: move[:3])[0] >= len(captured):
             return False
         *_, subject, source, target = min(moves, key=lambda move: move[:3])
         source.remove(subject)
-        target.append(subject)
+        target.add(subject)
     return True
 
 
@@ -118,17 +143,23 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
     strata: dict[tuple[str, ...], list[Subject]] = defaultdict(list)
     for subject in _shuffled(subjects, seed):
         strata[subject.stratum].append(subject)
-    share = {stratum: fraction * len(members) for stratum, members in strata.items()}
     annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)
     wanted = fraction * _size(subjects)
     validation: list[Subject] = []
-    while _size(validation) < wanted - 0.5 or not validation:
-        possible = [s for s, members in strata.items() if members and all(annotating[x] > 1 for x in members[0].leaves)]
-        if not possible or len(validation) == len(subjects) - 1:
-            break
-        subject = strata[max(possible, key=lambda stratum: share[stratum] - _count(validation, stratum))].pop()
+    drawn = 0
+    # How far each stratum is beyond its share; the order of strata decides between equals.
+    waiting = [(-fraction * len(members), index, members) for index, members in enumerate(strata.values())]
+    heapify(waiting)
+    while waiting and (drawn < wanted - 0.5 or not validation) and len(validation) < len(subjects) - 1:
+        beyond, index, members = heappop(waiting)
+        if any(annotating[leaf] < 2 for leaf in members[-1].leaves):
+            continue  # and never again, as leaves only become scarcer
+        subject = members.pop()
         annotating.subtract(subject.leaves)
         validation.append(subject)
+        drawn += len(subject.cases)
+        if members:
+            heappush(waiting, (beyond + 1, index, members))
     if not validation:
         raise LabelSetError("nothing can be validated: each subject is the only one that annotates some leaf")
     return _split(subjects, validation)
@@ -136,10 +167,6 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
 
 def _shuffled(subjects: Sequence[Subject], seed: str) -> list[Subject]:
     return random.Random(seed).sample(list(subjects), len(subjects))
-
-
-def _count(fold: Sequence[Subject], stratum: tuple[str, ...]) -> int:
-    return sum(subject.stratum == stratum for subject in fold)
 
 
 def _size(fold: Sequence[Subject]) -> int:

@@ -34,6 +34,14 @@ def file_ending(dataset_json: Mapping[str, Any]) -> str:
     return ending
 
 
+def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the channels, in their order."""
+    channels = dataset_json.get("channel_names")
+    if not isinstance(channels, Mapping) or not channels or not all(str(key).isdigit() for key in channels):
+        raise LabelSetError(f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}")
+    return tuple(str(channels[key]) for key in sorted(channels, key=int))
+
+
 def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCase]:
     """Training and test cases of a raw data set, sorted by name, training first.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.datasets.coverage_picture import draw_coverage
+from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers.small_dataset import write_dataset
 
 LEAVES = [
@@ -73,9 +75,8 @@ def test_text(paper):
         "controls_csf      1       1           1           1         1         0       0          0         0\n"
         "all               2       2           2           2         2         1       1          1         1\n"
     )
-    assert "  controls_csf_cc: ignore = {cortical_gray_matter, deep_gray_matter, brainstem}\n" in describe_label_sets(
-        paper
-    )
+    line = "  controls_csf_cc: a voxel with value ignore may be cortical_gray_matter or deep_gray_matter or brainstem\n"
+    assert line in describe_label_sets(paper)
 
 
 def test_many_leaves_go_into_rows():
@@ -114,7 +115,7 @@ class TestCommand:
         assert ["training", "merged", "2", "0", "0", "2"] in lines
         assert ["training", "all", "6", "4", "2", "4"] in lines
         assert ["test", "full", "1", "1", "1", "1"] in lines
-        assert "merged: liver = {liver, tumour}" in out
+        assert "merged: a voxel with value liver may be liver or tumour" in out
 
     def test_groups_from_a_table(self, tmp_path, capsys):
         """Lines name a case, or the part of it that is the participant; a case without a line is counted apart."""
@@ -154,3 +155,47 @@ class TestCommand:
         code = f"import sys; from nnunet_labelset.cli import main; main(['coverage', '-d', {str(folder)!r}]); "
         code += "sys.exit(bool({'torch', 'matplotlib'} & set(sys.modules)))"
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+    def test_thousands_of_protocols_are_summed_on_screen(self, tmp_path, capsys):
+        """Each case its own protocol: the whole stands in the file."""
+        folder = write_dataset(tmp_path)
+        content = read_json(folder / "dataset.json")
+        content["labels"] = {"background": 0, **{f"organ_{i}": i for i in range(1, 60)}}
+        sets = {f"p{i}": {"background": ["background", f"organ_{1 + i % 59}"]} for i in range(500)}
+        content["label_sets"] = {"version": 1, "protocols": sets, "cases": {f"c{i}": f"p{i}" for i in range(500)}}
+        content["dataset"] = {f"c{i}": {"images": ["x"], "label": "y"} for i in range(500)}
+        write_json(folder / "dataset.json", content)
+        assert main(["coverage", "-d", str(folder)]) == 0
+        out = capsys.readouterr().out
+        assert len(out) < 10_000
+        assert "500 groups are not shown: -o FILE writes all of them" in out
+        assert "... 460 more" in out
+        assert main(["coverage", "-d", str(folder), "-o", str(tmp_path / "all.csv")]) == 0
+        assert len((tmp_path / "all.csv").read_text().splitlines()) == 502
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a folder in which nobody can make files")
+    def test_a_folder_that_cannot_be_written(self, tmp_path, capsys):
+        folder = write_dataset(tmp_path)
+        for name in ("t.csv", "t.png"):
+            assert main(["coverage", "-d", str(folder), "-o", f"/proc/self/{name}"]) == 1
+            error = capsys.readouterr().err
+            assert f"/proc/self/{name}: cannot be written" in error
+            assert error.count("\n") == 1
+
+
+def test_regions_are_counted_beside_their_leaves():
+    """The outline of the whole tumour annotates the region, though none of its leaves."""
+    labels = {"background": 0, "whole": [1, 2], "core": 2}
+    block = {
+        "version": 2,
+        "leaves": {"background": 0, "edema": 1, "core": 2},
+        "protocols": {
+            "full": {},
+            "outline": {"edema": ["edema", "core"]},
+            "no_core": {"background": ["background", "core"]},
+        },
+        "cases": {"a": "full", "b": "outline", "c": "no_core"},
+    }
+    contract = Contract.from_dataset_json({"labels": labels, "regions_class_order": [1, 2], "label_sets": block})
+    (*_, row) = coverage_table(contract)
+    assert row.counts == {"edema": 2, "core": 1, "whole": 2}

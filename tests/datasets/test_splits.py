@@ -184,3 +184,31 @@ def test_preprocessed_data_set_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
     assert main(["splits", "-d", "27", "--random", "2", "--val-fraction", "0.3"]) == 0
     assert [len(split["val"]) for split in json.loads((folder / "splits_final.json").read_text())] == [2, 2]
+
+
+def test_thousands_of_protocols_take_moments():
+    """Each case its own protocol: quadratic time would take minutes."""
+    labels = {"background": 0, **{f"organ_{i}": i for i in range(1, 117)}}
+    protocols = {f"p{i}": {"background": ["background", f"organ_{1 + i % 116}"]} for i in range(2000)}
+    block = {"version": 1, "protocols": protocols, "cases": {f"c{i:04d}": f"p{i}" for i in range(2000)}}
+    contract = Contract.from_dataset_json({"labels": labels, "label_sets": block})
+    subjects = subjects_of(contract, contract.cases)
+    for split in random_splits(subjects, 10, 0.1) + k_folds(subjects, 5):
+        check_split(contract, split)
+
+
+def test_many_scarce_leaves_are_spread():
+    """Each leaf is annotated by two of 400 cases, whatever their protocols: no fold may hold both."""
+    leaves = [f"organ_{i}" for i in range(1, 101)]
+    labels = {"background": 0, **{leaf: i for i, leaf in enumerate(leaves, 1)}}
+    protocols, cases = {}, {}
+    for i in range(400):
+        drawn = {leaves[i // 2]} if i < 200 else set()
+        protocols[f"p{i}"] = {"background": ["background", *(leaf for leaf in leaves if leaf not in drawn)]}
+        cases[f"c{i:03d}"] = f"p{i}"
+    block = {"version": 1, "protocols": protocols, "cases": cases}
+    contract = Contract.from_dataset_json({"labels": labels, "label_sets": block})
+    splits = k_folds(subjects_of(contract, contract.cases), 5)
+    for split in splits:
+        check_split(contract, split)
+    assert max(len(split["val"]) for split in splits) - min(len(split["val"]) for split in splits) <= 10

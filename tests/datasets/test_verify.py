@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 
+import nibabel
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.datasets.verify.check import verify
+from nnunet_labelset.datasets.verify.findings import summary
 from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers.small_dataset import LABELS, label_map, write_dataset, write_volume
 
@@ -93,7 +96,7 @@ class TestContract:
             "no such label; did you mean 'liver'?",
             "case 'full_1': unknown protocol 'ful'",
             "lists 'ghost', but there is no such case",
-            "labelsTr/merged_1.nii.gz: case 'merged_1' has no protocol",
+            "labelsTr/merged_1.nii.gz (case 'merged_1'): no protocol",
             "numTraining is 7, but there are 6",
         ):
             assert sum(text in line for line in errors) == 1, text
@@ -142,7 +145,7 @@ class TestAnnotations:
     def test_unannotated_leaf_occurs(self, folder):
         """The protocol leaves tumour and spleen out; one case has a spleen after all."""
         write_volume(folder / "labelsTr" / "no_spleen_2.nii.gz", label_map(1, 3, 4))
-        only(verify(folder)[0], "labelsTr/no_spleen_2.nii.gz", "30 voxels are 'spleen'", "unannotated", "no_spleen")
+        only(verify(folder)[0], "labelsTr/no_spleen_2.nii.gz", "30 voxels", "are 'spleen'", "unannotated", "no_spleen")
 
     def test_merged_leaf_occurs(self, folder):
         write_volume(folder / "labelsTr" / "merged_1.nii.gz", label_map(1, 2, 3))
@@ -160,13 +163,18 @@ class TestAnnotations:
         edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["liver", "tumour", "spleen"]}))
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "protocol 'no_spleen'", "liver also occur")
+        only(summary(warnings), "no_spleen_1.nii.gz (protocol 'no_spleen'), labelsTr/no_spleen_2", "liver also occur")
 
     def test_background_in_a_label_set_is_no_conflict(self, folder):
         edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["background", "spleen"]}))
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "declares 'tumour' annotated, but no case has a voxel")
+        only(
+            summary(warnings),
+            "no_spleen_1.nii.gz",
+            "no_spleen_2.nii.gz",
+            "'tumour' is declared annotated, but no voxel",
+        )
 
     def test_reserved_value_that_the_protocol_does_not_use(self, folder):
         write_volume(folder / "labelsTr" / "full_1.nii.gz", label_map(1, 2, 3, 4))
@@ -198,7 +206,47 @@ class TestAnnotations:
         edit(folder, lambda content: content["label_sets"]["cases"].update(merged_1="full"))
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "protocol 'full': declares 'tumour'", "missing in labelsTr/merged_1.nii.gz (2 others have it)")
+        only(warnings, "labelsTr/merged_1.nii.gz (protocol 'full'): 'tumour' is declared annotated, but no voxel")
+
+    def test_annotated_leaf_missing_in_most_cases(self, folder):
+        """What is missing in most of the cases is told as well."""
+        write_volume(folder / "labelsTr" / "full_1.nii.gz", label_map(1, 3))
+        edit(folder, lambda content: content["label_sets"]["cases"].update(merged_1="full", merged_2="full"))
+        errors, warnings = verify(folder)
+        assert not errors
+        assert [line.where.split()[0] for line in warnings if "'tumour' is declared annotated" in line] == [
+            f"labelsTr/{case}.nii.gz" for case in ("full_1", "merged_1", "merged_2")
+        ]
+
+    def test_swapped_protocols(self, folder):
+        """Two cases whose protocols were swapped: one has all that it should lack."""
+        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"background": ["background", "spleen"]}))
+        for case in ("no_spleen_1", "no_spleen_2"):
+            write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(1, 2))
+        assert verify(folder) == ([], [])
+        edit(folder, lambda c: c["label_sets"]["cases"].update(no_spleen_1="full", full_1="no_spleen"))
+        errors, warnings = verify(folder)
+        only(errors, "labelsTr/full_1.nii.gz (protocol 'no_spleen')", "all that its protocol leaves out (spleen)")
+        only(warnings, "labelsTr/no_spleen_1.nii.gz (protocol 'full'): 'spleen' is declared annotated")
+
+    def test_swapped_protocols_with_ignore(self, folder):
+        """The same where what was not drawn is `ignore`."""
+        edit(folder, lambda c: c["label_sets"]["cases"].update(no_spleen_1="full", full_1="no_spleen"))
+        only(verify(folder)[0], "labelsTr/full_1.nii.gz (protocol 'no_spleen')", "leaves out (tumour, spleen)")
+
+    def test_a_vouched_leaf_is_no_conflict(self, folder):
+        itself = {"tumour": ["tumour"], "spleen": ["spleen"], "ignore": ["tumour", "spleen"]}
+        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen=itself))
+        for case in ("no_spleen_1", "no_spleen_2"):
+            write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(1, 2, 3, 4))
+        assert verify(folder) == ([], [])
+
+    def test_background_in_all_larger_label_sets_is_nothing_to_mend(self, folder):
+        """Nobody can add cases that annotate the background, or remove it."""
+        protocol = {"background": ["background", "spleen"]}
+        edit(folder, lambda c: c["label_sets"].update(protocols={"p": protocol}))
+        edit(folder, lambda c: c["label_sets"].update(cases=dict.fromkeys(c["label_sets"]["cases"], "p")))
+        assert not any("leaf 'background'" in line for line in verify(folder)[1])
 
     def test_annotated_leaf_without_voxels(self, folder):
         for number in (1, 2):
@@ -291,6 +339,64 @@ class TestFiles:
         assert verify(folder) == ([], [])
         edit(folder, lambda c: c["label_sets"]["cases"].update(test_1="merged", merged_1="full"))
         assert any(str(copy) in line and "label_sets differ" in line for line in verify(folder)[1])
+
+    def test_headers_that_programs_read_differently(self, folder):
+        path = folder / "imagesTr" / "full_1_0000.nii.gz"
+        image = nibabel.load(path)
+        moved = image.affine.copy()
+        moved[0, 3] += 3
+        image.header.set_sform(moved, 1)
+        nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header), path)
+        label = nibabel.load(folder / "labelsTr" / "full_1.nii.gz")
+        label.header.set_sform(moved, 1)
+        nibabel.save(nibabel.Nifti1Image(np.asarray(label.dataobj), None, label.header), label.get_filename())
+        errors, warnings = verify(folder)
+        assert not errors
+        only(summary(warnings), "full_1_0000.nii.gz", "full_1.nii.gz", "qform and sform in its header are up to 3 mm")
+
+    def test_what_nnunet_cannot_read(self, folder):
+        path = folder / "imagesTr" / "full_1_0000.nii.gz"
+        image = nibabel.load(path)
+        nibabel.save(nibabel.Nifti2Image(np.asarray(image.dataobj), image.affine), path)
+        only(verify(folder)[0], "full_1_0000.nii.gz: NIfTI-2: nnU-Net's reader (SimpleITK) refuses it")
+
+    @pytest.mark.parametrize(
+        ("key", "value", "text"),
+        [
+            ("channel_names", 3, "'channel_names' in dataset.json to be as {'0': 'CT'}, but got 3"),
+            ("channel_names", {"a": "CT"}, "'channel_names' in dataset.json to be as"),
+            ("dataset", [1], "'dataset' in dataset.json to be an object of cases, but got [1]"),
+            ("dataset", {"a": {"images": 3, "label": "x"}}, "dataset.a: expected 'images' (a list of files)"),
+        ],
+    )
+    def test_bad_keys_are_lines_not_tracebacks(self, folder, key, value, text):
+        edit(folder, lambda content: content.update({key: value}))
+        assert any(text in line for line in verify(folder)[0])
+
+    @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+    def test_a_folder_that_cannot_be_read(self, folder, capsys):
+        (folder / "labelsTr").chmod(0o000)
+        try:
+            assert main(["verify", "-d", str(folder), "-np", "1"]) == 1
+        finally:
+            (folder / "labelsTr").chmod(0o755)
+        assert "labelsTr: not readable: Permission denied" in capsys.readouterr().out
+
+    def test_much_is_summarised_on_screen_and_whole_in_a_file(self, folder, tmp_path, capsys):
+        block = {f"leaf_{i}": i for i in range(41)}
+
+        def change(content):
+            content["labels"] = block
+            content["label_sets"]["protocols"] = {"full": {}}
+            content["label_sets"]["cases"] = dict.fromkeys(content["label_sets"]["cases"], "full")
+
+        edit(folder, change)
+        write_volume(folder / "labelsTr" / "full_1.nii.gz", np.arange(240, dtype=np.uint8).reshape(8, 6, 5) % 41)
+        assert main(["verify", "-d", str(folder), "-np", "1", "-o", str(tmp_path / "all.txt")]) == 0
+        out = capsys.readouterr().out
+        assert "... and " in out
+        assert len(out.splitlines()) < 50
+        assert sum(line.startswith("warning: ") for line in (tmp_path / "all.txt").read_text().splitlines()) > 150
 
 
 class TestDuplicates:

@@ -11,15 +11,24 @@ from typing import Any
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.datasets.verify.annotations import check_annotations
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_case
-from nnunet_labelset.datasets.verify.findings import Findings
+from nnunet_labelset.datasets.verify.findings import Finding, Findings
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.raw import INCOMPLETE, TEST, TRAINING, RawCase, file_ending, image_files, raw_cases
+from nnunet_labelset.nnunet.raw import (
+    INCOMPLETE,
+    TEST,
+    TRAINING,
+    RawCase,
+    channel_names,
+    file_ending,
+    image_files,
+    raw_cases,
+)
 
 
-def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:
+def verify(folder: Path, processes: int = 1) -> tuple[list[Finding], list[Finding]]:
     """Errors and warnings of the raw data set in `folder`, one line each."""
     found = Findings(folder)
     if (folder / INCOMPLETE).exists() or not (folder / "dataset.json").is_file():
@@ -37,16 +46,18 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:
     try:
         cases = raw_cases(folder, dataset_json)
     except LabelSetError as error:
-        found.error("dataset.json", str(error).removeprefix("dataset.json, "))
+        found.error(folder.name, str(error))
         return found.errors, found.warnings
+    channels = _channels(dataset_json, found)
     _check_names(folder, dataset_json, cases, contract, found)
     facts: dict[RawCase, CaseFacts] = dict(map_parallel(read_case, cases, processes, "reading"))
     facts = {case: facts[case] for case in cases}  # the order of the cases, not of the workers
-    channels = len(dataset_json.get("channel_names") or ())
     for case, fact in facts.items():
         for path, text in fact.problems:
             found.error(path, text)
-        if case.images and fact.images_readable and fact.channels != channels:
+        for path, text in fact.doubts:
+            found.warning(path, text)
+        if case.images and fact.images_readable and channels is not None and fact.channels != channels:
             found.error(
                 case.images[0],
                 f"case '{case.name}' has {fact.channels} channel(s), but channel_names in dataset.json lists "
@@ -59,13 +70,20 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[str], list[str]]:
     return found.errors, found.warnings
 
 
+def _channels(dataset_json: Mapping[str, Any], found: Findings) -> int | None:
+    try:
+        return len(channel_names(dataset_json))
+    except LabelSetError as error:
+        found.error("dataset.json", str(error))
+        return None
+
+
 def _check_names(
     folder: Path, dataset_json: Mapping[str, Any], cases: list[RawCase], contract: Contract | None, found: Findings
 ) -> None:
     """Which files there are, against `dataset.json`."""
-    for key in ("channel_names", "numTraining"):
-        if key not in dataset_json:
-            found.error("dataset.json", f"'{key}' is missing: nnU-Net needs it")
+    if "numTraining" not in dataset_json:
+        found.error("dataset.json", "'numTraining' is missing: nnU-Net needs it")
     training = {case.name: case for case in cases if case.part == TRAINING}
     test = {case.name: case for case in cases if case.part == TEST}
     expected = dataset_json.get("numTraining", len(training))
@@ -87,10 +105,13 @@ def _check_names(
         found.error(f"case '{name}'", f"in training and test alike ({file}): remove one of them")
     if contract is None or not isinstance(dataset_json.get(BLOCK), Mapping):
         return
-    declared = dataset_json[BLOCK].get("cases") or {}
+    declared = dataset_json[BLOCK].get("cases")
+    if not isinstance(declared, Mapping):
+        return
     for name, case in training.items():
         if name not in declared:
-            found.error(case.label or name, f"case '{name}' has no protocol: add it to {BLOCK}.cases in dataset.json")
+            where = case.label or name
+            found.error(where, f"no protocol: add the case to {BLOCK}.cases in dataset.json", f"case '{name}'")
     without = [case for name, case in test.items() if case.label and name not in declared]
     if without:
         found.warning(

@@ -1,0 +1,112 @@
+"""`nnunet_labelset annotate`: say what is annotated in which case of a data set that exists already."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from nnunet_labelset.commands.options import add_dataset, add_processes
+from nnunet_labelset.contract.annotated_table import read_annotated
+from nnunet_labelset.datasets.annotate import (
+    BEFORE,
+    Existing,
+    check_values,
+    contract_of,
+    declared_missing,
+    missing_by_table,
+    open_dataset,
+    read_all_values,
+    suggestion,
+    undo,
+    write_block,
+)
+from nnunet_labelset.datasets.coverage import coverage_table, format_table, shortened
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import write_text
+from nnunet_labelset.nnunet.folders import find_dataset
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "For an nnU-Net data set in which some labels were not drawn in some cases, so that their voxels are 0. "
+        "Writes 'label_sets' in dataset.json (and in nnU-Net's copy of it) and changes nothing else: label maps "
+        "stay, nothing is preprocessed again. Each call replaces what an earlier one declared."
+    )
+    add_dataset(parser)
+    parser.add_argument(
+        "--annotated",
+        metavar="FILE",
+        help="table of all training cases: columns case,annotated (such as 'liver;spleen', or 'all'), or case and one "
+        "column for every label with yes or no; comma, semicolon or tab",
+    )
+    parser.add_argument(
+        "--missing",
+        nargs="+",
+        action="append",
+        default=[],
+        metavar="LABEL",
+        help="labels that were not drawn in the cases of the --in that follows; all others were drawn",
+    )
+    parser.add_argument(
+        "--in", nargs="+", action="append", default=[], dest="cases", metavar="CASE", help="cases, or 'site2_*'"
+    )
+    parser.add_argument(
+        "--leaves", nargs="+", metavar="NAME", help="for data sets with regions: the names of the values 1, 2, ..."
+    )
+    parser.add_argument("--suggest", action="store_true", help="write a table for --annotated, to be corrected by you")
+    parser.add_argument("-o", metavar="FILE", help="of --suggest (default: DatasetXXX_Name_annotated.csv)")
+    parser.add_argument("--mask", metavar="FOLDER", help="not here, but in 'convert': masks change the label maps")
+    parser.add_argument("--undo", action="store_true", help="put the old dataset.json back")
+    add_processes(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.mask:
+        raise LabelSetError(
+            "--mask: what is unlabelled inside a mask would become 'ignore', and annotate never changes label maps: "
+            "'nnunet_labelset convert --manifest' with a pattern for 'mask' writes such a data set (docs/manifest.md)"
+        )
+    chosen = [bool(args.annotated), bool(args.missing or args.cases), args.suggest, args.undo]
+    if sum(chosen) != 1:
+        raise LabelSetError("expected one of --annotated FILE, --missing LABEL --in CASE, --suggest or --undo")
+    if len(args.missing) != len(args.cases):
+        raise LabelSetError("--missing and --in belong together: --missing spleen --in pat_007 'site2_*'")
+    if args.o and not args.suggest:
+        raise LabelSetError("-o is the table of --suggest: it needs --suggest")
+    folder = find_dataset(args.d)
+    if args.undo:
+        print("".join(f"as before: {path}\n" for path in undo(folder)), end="")
+        return
+    data = open_dataset(folder, args.leaves)
+    if args.suggest:
+        _suggest(args, data)
+        return
+    if args.annotated:
+        missing = missing_by_table(data, read_annotated(args.annotated, data.labels), args.annotated)
+    else:
+        missing = declared_missing(data, zip(args.missing, args.cases, strict=True))
+    notes = check_values(data, missing, read_all_values(data, args.np))
+    contract = contract_of(data, missing)
+    written = write_block(data, contract)
+    print("Cases in which each label is annotated:\n")
+    rows, note = shortened(coverage_table(contract, data.training))
+    print(format_table(rows) + note)
+    print("".join(f"note: {note}\n" for note in notes), end="")
+    print("".join(f"wrote {path}\n" for path in written), end="")
+    print(f"the old one is {folder / BEFORE}; 'nnunet_labelset annotate -d {args.d} --undo' puts it back")
+    if len(written) == 1:
+        print("next: nnUNetv2_plan_and_preprocess, then nnUNetv2_train with one of 'nnunet_labelset trainers --list'")
+    else:
+        print("next: nnUNetv2_train with one of 'nnunet_labelset trainers --list'; nothing need be preprocessed again")
+
+
+def _suggest(args: argparse.Namespace, data: Existing) -> None:
+    target = Path(args.o or f"{data.folder.resolve().name}_annotated.csv")
+    if target.exists():
+        raise LabelSetError(f"{target} exists, and may have been corrected: choose another -o, or delete it")
+    write_text(target, suggestion(data, read_all_values(data, args.np)))
+    print(
+        f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is not there may have been "
+        f"forgotten, or looked for and not found.\nCorrect it (yes: it was looked for; no: it was not), then:\n"
+        f"nnunet_labelset annotate -d {args.d} --annotated {target}"
+    )

@@ -1,0 +1,238 @@
+"""Declare what is annotated in a data set that exists: the `label_sets` block of dataset.json, and nothing else.
+
+Label maps stay as they are, and so does all that nnU-Net has preprocessed from them: an unlabelled voxel (0) of a case
+in which the spleen was not drawn is `background`, which stands for {background, spleen} in that case.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.contract import BLOCK, Contract, LabelSet
+from nnunet_labelset.contract.annotated_table import HINT
+from nnunet_labelset.contract.parser import REGIONS_VERSION, default_sets
+from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.files import read_bytes, read_json, write_bytes, write_json
+from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, raw_cases
+
+BEFORE = "dataset_before_annotate.json"  # the old dataset.json, for --undo
+COMPLETE = "complete"
+SUSPICIOUS = 0.5  # a leaf that so many of the cases have is missed where it is not
+Values = Mapping[str, Mapping[int, int]]  # case -> value -> voxels
+
+
+@dataclass(frozen=True)
+class Existing:
+    """A raw data set, its leaves, and the cases that have a label map."""
+
+    folder: Path
+    dataset_json: Mapping[str, Any]
+    labels: Contract
+    cases: tuple[RawCase, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(case.name for case in self.cases)
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        return tuple(case.name for case in self.cases if case.part == TRAINING)
+
+
+def open_dataset(folder: Path, leaves: Sequence[str] | None = None) -> Existing:
+    """`leaves` names the values 1, 2, ... of a data set whose `labels` are regions."""
+    dataset_json = read_json(folder / "dataset.json")
+    if BLOCK in dataset_json and not (folder / BEFORE).is_file():
+        raise LabelSetError(
+            f"{folder / 'dataset.json'} has a '{BLOCK}' block that annotate did not write: edit it by hand, or delete "
+            f"it from the file first if it is to be replaced"
+        )
+    shown = dict(dataset_json)
+    if leaves:
+        named = {name: value for value, name in enumerate(["background", *leaves])}
+        shown[BLOCK] = {"version": REGIONS_VERSION, "leaves": named}
+    try:
+        labels = Contract.of_labels(shown)
+    except LabelSetError as error:
+        hint = "" if leaves else _regions_hint(dataset_json)
+        raise LabelSetError(f"{folder / 'dataset.json'}: {error}{hint}") from None
+    cases = [case for case in raw_cases(folder, dataset_json) if case.label is not None]
+    if not cases:
+        raise LabelSetError(f"{folder}: no training cases: expected images in imagesTr")
+    return Existing(folder, dataset_json, labels, tuple(cases))
+
+
+def _regions_hint(dataset_json: Mapping[str, Any]) -> str:
+    labels = dataset_json.get("labels")
+    has_regions = isinstance(labels, Mapping) and any(isinstance(value, (list, tuple)) for value in labels.values())
+    return "; here: --leaves NAME_OF_1 NAME_OF_2 ..." if has_regions else ""
+
+
+def matching(patterns: Iterable[str], names: Sequence[str]) -> set[str]:
+    """Cases that are named, or match a pattern such as `site2_*`; a pattern that matches none is an error."""
+    found: set[str] = set()
+    for pattern in patterns:
+        here = {name for name in names if fnmatchcase(name, pattern)}
+        if not here:
+            hint = did_you_mean(pattern, names) if len(names) <= 1000 else f"; cases are {some(names)}"
+            raise LabelSetError(f"--in {pattern}: no such case{hint if len(hint) < 300 else ''}")
+        found |= here
+    return found
+
+
+def declared_missing(data: Existing, groups: Iterable[tuple[Sequence[str], Sequence[str]]]) -> dict[str, LabelSet]:
+    """What each case lacks, from `(leaves, patterns of cases)`; every leaf that is not named is annotated."""
+    missing: dict[str, set[int]] = {name: set() for name in data.names}
+    foreground = data.labels.leaf_names[1:]
+    for leaves, patterns in groups:
+        for leaf in leaves:
+            if leaf not in foreground:
+                raise LabelSetError(f"--missing {leaf}: no such label{did_you_mean(leaf, foreground)}")
+        for name in matching(patterns, data.names):
+            missing[name].update(data.labels.leaf_names.index(leaf) for leaf in leaves)
+    return {name: frozenset(leaves) for name, leaves in missing.items()}
+
+
+def missing_by_table(data: Existing, annotated: Mapping[str, LabelSet], table: str | Path) -> dict[str, LabelSet]:
+    """What each case of a table lacks; training cases that it leaves out, and cases that do not exist, are errors."""
+    known = set(data.names)
+    for name in annotated:
+        if name not in known:
+            hint = did_you_mean(name, data.names) if len(data.names) <= 100 else f"; cases are {some(data.names)}"
+            raise LabelSetError(f"{table}: no case '{name}' with a label map in {data.folder.name}{hint}")
+    if absent := [name for name in data.training if name not in annotated]:
+        raise LabelSetError(f"{table}: {len(absent)} training case(s) not listed: {some(absent)}: add a line for each")
+    return {name: data.labels.full_set - {0} - leaves for name, leaves in annotated.items()}
+
+
+def contract_of(data: Existing, missing: Mapping[str, LabelSet]) -> Contract:
+    """A protocol for every set of missing leaves: there, `background` may be any of them."""
+    protocols, cases = {}, {}
+    for name, leaves in missing.items():
+        cases[name] = _protocol_name(data.labels, leaves)
+        sets = default_sets(data.labels.num_leaves, data.labels.has_ignore)
+        protocols[cases[name]] = (frozenset([0]) | leaves, *sets[1:])
+    return replace(data.labels, protocols=dict(sorted(protocols.items())), cases=cases)
+
+
+def _protocol_name(labels: Contract, missing: LabelSet) -> str:
+    names = [labels.leaf_names[leaf] for leaf in sorted(missing)]
+    present = [labels.leaf_names[leaf] for leaf in sorted(labels.full_set - {0} - missing)]
+    if not names:
+        return COMPLETE
+    return f"only {'+'.join(present)}" if 0 < len(present) < len(names) else f"without {'+'.join(names)}"
+
+
+def read_all_values(data: Existing, processes: int) -> Values:
+    """The values of all label maps; whatever cannot be read or is no label is one error that lists all files."""
+    facts: dict[RawCase, CaseFacts] = dict(map_parallel(read_values, data.cases, processes, "reading label maps"))
+    last = len(data.labels.value_names) - 1
+    problems = []
+    for case in data.cases:
+        problems += [f"{path}: {text}" for path, text in facts[case].problems]
+        if unknown := [value for value in facts[case].values or () if not 0 <= value <= last]:
+            problems.append(f"{case.label}: values that 'labels' (0..{last}) does not declare: {some(unknown)}")
+    if problems:
+        raise LabelSetError("\n  ".join([f"{len(problems)} problem(s), nothing was written:", *problems[:20]]))
+    return {case.name: facts[case].values or {} for case in data.cases}
+
+
+def check_values(data: Existing, missing: Mapping[str, LabelSet], values: Values) -> list[str]:
+    """Voxels against what is declared: a case that has what it is said to lack is an error, the rest are notes."""
+    names = data.labels.leaf_names
+    wrong = [
+        f"{case} has {values[case][leaf]} voxels of '{names[leaf]}', but is said to lack it"
+        for case, leaves in missing.items()
+        for leaf in sorted(leaves)
+        if leaf in values[case]
+    ]
+    if wrong:
+        shown = [*wrong[:20], *([f"... {len(wrong)} in all"] if len(wrong) > 20 else [])]
+        raise LabelSetError("\n  ".join(["nothing was written: correct the declaration, or the label maps:", *shown]))
+    notes = []
+    training = [case for case in data.training if case in missing]
+    for leaf in range(1, len(names)):
+        drawn = [case for case in training if leaf not in missing[case]]
+        absent = [case for case in drawn if leaf not in values[case]]
+        if not drawn:
+            notes.append(f"'{names[leaf]}' is annotated in no training case: nothing can learn it")
+        elif absent:
+            notes.append(
+                f"'{names[leaf]}' has no voxel in {len(absent)} of the {len(drawn)} training cases that annotate it "
+                f"({some(absent, 3)}): fine if there is none in these images; if it was not drawn, declare it missing"
+            )
+    return notes
+
+
+def write_block(data: Existing, contract: Contract) -> list[Path]:
+    """Write the block into dataset.json and into nnU-Net's copy of it; returns the files. The old one is kept once."""
+    path = data.folder / "dataset.json"
+    new = {**data.dataset_json, BLOCK: contract.to_block()}
+    Contract.from_dataset_json(new)  # what we write, we can read
+    copies = _copies(data.folder, data.dataset_json)
+    if not (data.folder / BEFORE).is_file():
+        write_bytes(data.folder / BEFORE, read_bytes(path))
+    write_json(path, new)
+    for copy in copies:
+        write_json(copy, {**read_json(copy), BLOCK: new[BLOCK]})
+    return [path, *copies]
+
+
+def undo(folder: Path) -> list[Path]:
+    """Put the old dataset.json back, and take the block out of nnU-Net's copy; returns the files."""
+    path, before = folder / "dataset.json", folder / BEFORE
+    if not before.is_file():
+        raise LabelSetError(f"{folder}: nothing to undo: annotate has not changed this data set (no {BEFORE})")
+    content, old = read_json(path), read_json(before)
+    copies = _copies(folder, content)
+    rest = {key: value for key, value in content.items() if key != BLOCK}
+    if rest == {key: value for key, value in old.items() if key != BLOCK}:
+        write_bytes(path, read_bytes(before))
+    else:  # somebody changed more since: that stays
+        write_json(path, {**rest, **({BLOCK: old[BLOCK]} if BLOCK in old else {})})
+    for copy in copies:
+        known = {key: value for key, value in read_json(copy).items() if key != BLOCK}
+        write_json(copy, {**known, **({BLOCK: old[BLOCK]} if BLOCK in old else {})})
+    before.unlink()
+    return [path, *copies]
+
+
+def _copies(folder: Path, dataset_json: Mapping[str, Any]) -> list[Path]:
+    """nnU-Net's copy of dataset.json, from which trainers read, if the data set was planned already."""
+    root = os.environ.get("nnUNet_preprocessed")
+    copy = Path(root, folder.resolve().name, "dataset.json") if root else None
+    if copy is None or not copy.is_file():
+        return []
+    if read_json(copy).get("labels") != dataset_json.get("labels"):
+        raise LabelSetError(f"{copy}: 'labels' differ from those of the raw data set: plan and preprocess again first")
+    return [copy]
+
+
+def suggestion(data: Existing, values: Values) -> str:
+    """A table to correct: which leaf has voxels in which case, with a hint where its absence is suspicious."""
+    leaves = data.labels.leaf_names[1:]
+    present = Counter(leaf for name in data.names for leaf in range(1, len(leaves) + 1) if leaf in values[name])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["case", *leaves, HINT])
+    for name in data.names:
+        absent = [leaf for leaf in range(1, len(leaves) + 1) if leaf not in values[name]]
+        hints = [
+            f"{leaves[leaf - 1]} is in {present[leaf]} of {len(data.names)} cases: forgotten here?"
+            for leaf in absent
+            if present[leaf] >= SUSPICIOUS * len(data.names)
+        ]
+        cells = ["no" if leaf in absent else "yes" for leaf in range(1, len(leaves) + 1)]
+        writer.writerow([name, *cells, "; ".join(hints)])
+    return text.getvalue()
