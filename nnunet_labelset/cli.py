@@ -24,6 +24,7 @@ VERBS = {
     "train": "nnUNetv2_train with our trainers on its path; same arguments",
     "predict": "nnUNetv2_predict with our trainers on its path; same arguments",
     "trainers": "print the folder to put into nnUNet_extTrainer, or list the trainers",
+    "extend": "start a training in which a trained model learns more structures",
     "export": "zip a trained model so that stock nnU-Net predicts with it",
     "evaluate": "score predictions where the reference is annotated",
     "compare": "compare result sets: table, statistics",

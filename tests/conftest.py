@@ -12,7 +12,7 @@ from filelock import FileLock
 from tests.helpers import tiny
 
 # Files whose tests build on each other, or on something that takes long: they stay on one core, in their order.
-TOGETHER = ("test_nnunet_commands.py", "test_package.py")
+TOGETHER = ("test_nnunet_commands.py", "test_extend.py", "test_regions.py", "test_package.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

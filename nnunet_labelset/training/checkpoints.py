@@ -47,7 +47,7 @@ class CheckpointMixin(Trainer):
         except LabelSetError as error:
             stop(f"{filename_or_checkpoint} was trained without a contract: {error}")
         changes = _changes(before, self.contract, sorted({case for part in self.do_split() for case in part}))
-        if changes and (self._resuming or before.leaf_names != self.contract.leaf_names):
+        if changes and (self._resuming or _outputs(before) != _outputs(self.contract)):
             stop(
                 "the contract in dataset.json has changed since this training began: "
                 + some(changes)
@@ -69,10 +69,16 @@ def _load(path: Path) -> dict[str, Any]:
         stop(f"{path}: not a whole checkpoint ({str(error).splitlines()[0] if str(error) else error!r}): {way}")
 
 
+def _outputs(contract: Contract) -> tuple[Any, ...]:
+    return contract.leaf_names, tuple((contract.regions or {}).items())
+
+
 def _changes(before: Contract, after: Contract, cases: list[str]) -> list[str]:
     """What differs for these cases, in words. What a case means counts, not the name of its protocol."""
     if before.value_names != after.value_names:
         return [f"labels {list(before.value_names)} became {list(after.value_names)}"]
+    if list((before.regions or {}).items()) != list((after.regions or {}).items()):
+        return [f"regions {list(before.regions or [])} became {list(after.regions or [])}, or have other leaves"]
     return [
         f"case '{case}': {before.cases.get(case, 'absent')} became {after.protocol_of(case)}"
         if before.cases.get(case) != after.protocol_of(case)

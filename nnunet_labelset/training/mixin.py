@@ -23,6 +23,7 @@ from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.training.advice import AdviceMixin
 from nnunet_labelset.training.checkpoints import CheckpointMixin
 from nnunet_labelset.training.running import RunningDice
+from nnunet_labelset.training.regions import Regions, without_regions
 from nnunet_labelset.training.sampling import (
     BY_LEAF,
     UNIFORM,
@@ -32,6 +33,7 @@ from nnunet_labelset.training.sampling import (
     probabilities,
     shares,
 )
+from nnunet_labelset.training.start import pretrained_file, restore_outputs
 from nnunet_labelset.training.stopping import stop, stop_at_contract
 from nnunet_labelset.training.validation import ValidationMixin
 
@@ -68,6 +70,7 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             self.label_sets = LabelSets.from_dataset_json(dataset_json)
         except LabelSetError as error:
             stop_at_contract(error, plans["dataset_name"], dataset_json)
+        self.regions = Regions(self.label_sets, self.contract) if self.contract.regions is not None else None
         try:
             self._sampling = chosen_sampling(self.sampling)
         except LabelSetError as error:
@@ -78,6 +81,11 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
     def contract(self) -> Contract:  # type: ignore[override]
         assert self.label_sets.contract is not None
         return self.label_sets.contract
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The label of every output of the network."""
+        return self.regions.names if self.regions else self.label_sets.leaf_names
 
     # ------------------------------------------------------------------------------------------------ start-up
 
@@ -118,14 +126,16 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
                 )
 
     def _log_coverage(self, training: list[str], validation: list[str]) -> None:
-        counts = self.contract.coverage(training), self.contract.coverage(validation)
-        width = max(map(len, self.label_sets.leaf_names))
+        coverage = self.regions.coverage if self.regions else self.contract.coverage
+        counts = coverage(training), coverage(validation)
+        width = max(map(len, counts[0]))
         lines = [
-            f"  {leaf:{width}}  {counts[0][leaf]:5d} of {len(training)}  {counts[1][leaf]:5d} of {len(validation)}"
-            for leaf in self.label_sets.leaf_names
+            f"  {name:{width}}  {counts[0][name]:5d} of {len(training)}  {counts[1][name]:5d} of {len(validation)}"
+            for name in counts[0]
         ]
+        what = "region" if self.regions else "leaf"
         self.print_to_log_file(
-            "Cases in which a leaf is annotated (training, validation):\n" + "\n".join(lines), add_timestamp=False
+            f"Cases in which a {what} is annotated (training, validation):\n" + "\n".join(lines), add_timestamp=False
         )
         for leaf, number in counts[0].items():
             if number == 0:
@@ -139,8 +149,13 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         options = {}
         if self.loss_class.dice is not None:
             options = {"batch_dice": self.configuration_manager.batch_dice, "ddp": self.is_ddp}
-        loss = self.loss_class(self.label_sets, **options)
+        loss: Any = self.loss_class(self.label_sets, **options)
         loss.ignore_full_set = True  # as nnU-Net does with its ignore label
+        if self.regions:
+            try:
+                loss = self.regions.loss(loss, self.label_manager.has_ignore_label)
+            except LabelSetError as error:
+                stop(error)
         if not isinstance(plain, DeepSupervisionWrapper):
             return loss
         plain.loss = loss
@@ -158,6 +173,12 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         loss = getattr(self.loss, "loss", self.loss)
         if isinstance(loss, RunningDice):
             loss.running = dict(self.training_state.get("running_dice", {}))
+
+    def get_training_transforms(self, *args: Any, **options: Any) -> Any:
+        return super().get_training_transforms(*args, **without_regions(options))
+
+    def get_validation_transforms(self, *args: Any, **options: Any) -> Any:
+        return super().get_validation_transforms(*args, **without_regions(options))
 
     def get_tr_and_val_datasets(self) -> tuple[Any, Any]:
         """nnU-Net's data sets, sampled for what their cases annotate."""
@@ -181,6 +202,16 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             f"Sampling '{self._sampling}' ({VARIABLE}): share of samples in which a leaf is annotated:\n{lines}",
             add_timestamp=False,
         )
+
+    def on_train_start(self) -> None:
+        """As nnU-Net; a network that was extended keeps the outputs of the labels that it knows."""
+        super().on_train_start()
+        file = pretrained_file()
+        if file is not None and not self._resuming:
+            network = self.network.module if self.is_ddp else self.network
+            restored = restore_outputs(getattr(network, "_orig_mod", network), file, self.output_names)
+            if restored:
+                self.print_to_log_file(restored)
 
     def _encoded(self, batch: dict) -> dict:
         """The batch with set indices for values, on the training device."""

@@ -17,6 +17,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.summary import label_set_summary
+from nnunet_labelset.training.regions import Regions
 
 if TYPE_CHECKING:
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
@@ -31,6 +32,7 @@ class ValidationMixin(Trainer):
 
     label_sets: LabelSets
     contract: Contract
+    regions: Regions | None
     training_state: dict[str, Any]
 
     def _encoded(self, batch: dict) -> dict:
@@ -45,19 +47,18 @@ class ValidationMixin(Trainer):
             loss = self.loss(output, target)
         if self.enable_deep_supervision:
             output, target = output[0], target[0]
-        counts = self._counts(output, target[:, 0].long())
-        return {
-            "loss": loss.detach().cpu().numpy(),
-            "tp_hard": counts.tp[1:],  # without background, as nnU-Net
-            "fp_hard": counts.fp[1:],
-            "fn_hard": counts.fn[1:],
-        }
+        tp, fp, fn, _ = self._counts(output, target[:, 0].long())
+        return {"loss": loss.detach().cpu().numpy(), "tp_hard": tp, "fp_hard": fp, "fn_hard": fn}
 
     def _counts(self, output: torch.Tensor, target: torch.Tensor) -> Counts:
+        """Of the foreground, as nnU-Net."""
+        if self.regions:
+            return self.regions.counts(output, target)
         sets, leaves = self.label_sets.membership.shape
         joint = (target * leaves + output.argmax(1)).flatten()
         confusion = torch.bincount(joint, minlength=sets * leaves).reshape(sets, leaves).cpu().numpy()
-        return label_set_counts(confusion, self.label_sets.membership.numpy())
+        counts = label_set_counts(confusion, self.label_sets.membership.numpy())
+        return Counts(*(count[1:] for count in counts))
 
     def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
         """Pseudo-Dice: by leaf over the recent epochs, since an epoch rarely shows every leaf as annotated.
@@ -112,15 +113,15 @@ class ValidationMixin(Trainer):
         self._log_summary(summary)
 
     def _log_summary(self, summary: dict) -> None:
-        width = max(map(len, self.label_sets.leaf_names))
+        names = self.regions.names if self.regions else self.label_sets.leaf_names[1:]
+        width = max(map(len, names))
         total = len(summary["metric_per_case"])
         lines = []
-        for label, mean in summary["mean"].items():
+        for name, (label, mean) in zip(names, summary["mean"].items(), strict=True):
             scored = sum(not np.isnan(case["metrics"][label]["Dice"]) for case in summary["metric_per_case"])
             annotated = summary["annotated_cases"][str(label)]
-            leaf = self.label_sets.leaf_names[label]
             lines.append(
-                f"  {leaf:{width}}  Dice {mean['Dice']:.4f}  annotated in {annotated}, scored in {scored} of {total}"
+                f"  {name:{width}}  Dice {mean['Dice']:.4f}  annotated in {annotated}, scored in {scored} of {total}"
             )
         self.print_to_log_file("Validation where annotated:\n" + "\n".join(lines), add_timestamp=False)
         self.print_to_log_file("Mean Validation Dice: ", summary["foreground_mean"]["Dice"])

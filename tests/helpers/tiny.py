@@ -78,6 +78,25 @@ def write_raw(raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any
     return folder
 
 
+# The same volumes as regions; half of the cases show the outermost contour only. (A contour is a region, not a leaf.)
+REGIONS: dict[str, Any] = {
+    "labels": {"background": 0, "whole": [1, 2, 3], "inner": [2, 3], "dot": 3, "ignore": 4},
+    "regions_class_order": [1, 2, 3],
+    "label_sets": {
+        "version": 2,
+        "leaves": {"background": 0, "shell": 1, "core": 2, "dot": 3},
+        "protocols": {"full": {}, "merged": PROTOCOLS["merged"]},
+        "cases": {f"full_{i}": "full" for i in range(4)} | {f"whole_{i}": "merged" for i in range(4)},
+    },
+}
+
+
+def write_regions(raw: Path) -> None:
+    folder = write_raw(raw, REGIONS["label_sets"]["cases"])
+    dataset = json.loads((folder / "dataset.json").read_text())
+    (folder / "dataset.json").write_text(json.dumps({**dataset, **REGIONS}))
+
+
 def shrink_plans(plans: Path) -> None:
     """A network that a CPU trains in moments, and a low-resolution stage with its cascade."""
     content = json.loads(plans.read_text())

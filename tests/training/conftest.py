@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,35 @@ import pytest
 from tests.helpers import tiny
 
 
+@pytest.fixture(scope="session")
+def prepared_regions(prepared: tiny.NNUNet, tmp_path_factory: pytest.TempPathFactory) -> tiny.NNUNet:
+    """The volumes as a data set with regions, with the plans of the other one; preprocessed by nnU-Net."""
+    nnunet = tiny.NNUNet(tmp_path_factory.mktemp("regions"))
+    tiny.write_regions(nnunet.raw)
+    target = nnunet.preprocessed / tiny.NAME
+    target.mkdir()
+    for name in ("nnUNetPlans.json", "dataset_fingerprint.json"):
+        shutil.copy(prepared.preprocessed / tiny.NAME / name, target)
+    shutil.copy(nnunet.raw / tiny.NAME / "dataset.json", target)
+    nnunet.run("nnUNetv2_preprocess", "-d", 901, "-c", "3d_fullres", "3d_lowres", "-np", 1)
+    return nnunet
+
+
+def enter(nnunet: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, results: Path) -> tiny.NNUNet:
+    for name, value in nnunet.environment.items():
+        if name.lower().startswith("nnunet"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("nnUNet_results", str(results))
+    monkeypatch.setenv("nnUNet_n_proc_DA", "0")
+    return nnunet
+
+
 @pytest.fixture
 def in_process(prepared: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tiny.NNUNet:
     """The same data set for trainers made in this process, with results of their own."""
-    for name, value in prepared.environment.items():
-        if name.lower().startswith("nnunet"):
-            monkeypatch.setenv(name, value)
-    monkeypatch.setenv("nnUNet_results", str(tmp_path / "results"))
-    monkeypatch.setenv("nnUNet_n_proc_DA", "0")
-    return prepared
+    return enter(prepared, monkeypatch, tmp_path / "results")
+
+
+@pytest.fixture
+def regions_in_process(prepared_regions: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tiny.NNUNet:
+    return enter(prepared_regions, monkeypatch, tmp_path / "results")

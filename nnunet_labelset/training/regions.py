@@ -1,0 +1,57 @@
+"""Data sets with regions: the same trainers, with one sigmoid per region instead of one softmax over the leaves.
+
+nnU-Net turns the label map into one mask per region before the loss sees it. Here the values stay, become label-sets as
+in any other data set, and a voxel is in a region, out of it, or says nothing about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.evaluation.counts import Counts
+from nnunet_labelset.losses import LabelSetLoss
+from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.losses.regions import RegionLoss, sides
+
+
+class Regions:
+    """The regions of a data set, in nnU-Net's order, which is that of the outputs of the network."""
+
+    def __init__(self, label_sets: LabelSets, contract: Contract) -> None:
+        assert contract.regions is not None
+        self.contract = contract
+        self.names = tuple(contract.regions)
+        self.members = torch.zeros(len(self.names), contract.num_leaves, dtype=torch.bool)  # (R, C)
+        for row, leaves in zip(self.members, contract.regions.values(), strict=True):
+            row[list(leaves)] = True
+        self.sides = sides(label_sets.membership, self.members)
+
+    def loss(self, leaf_loss: LabelSetLoss, has_ignore: bool) -> RegionLoss:
+        """With the terms of the loss that a trainer has for leaves."""
+        return RegionLoss.like(leaf_loss, self.members, sum_entropy=has_ignore)
+
+    def counts(self, output: torch.Tensor, target: torch.Tensor) -> Counts:
+        """Voxels per region, `(R,)` each: logits `(B, R, *S)` against set indices `(B, *S)`."""
+        inside, known = (side.to(target.device)[target].movedim(-1, 1) for side in self.sides)
+        predicted = output > 0  # a sigmoid above 1/2
+        axes = (0, *range(2, output.ndim))
+        masks = predicted & inside, predicted & known & ~inside, ~predicted & inside, ~predicted & known & ~inside
+        return Counts(*(mask.sum(axes).cpu().numpy() for mask in masks))
+
+    def coverage(self, cases: Iterable[str]) -> dict[str, int]:
+        """In how many cases each region is annotated: no label-set of the case lies across its border."""
+        counts = dict.fromkeys(self.names, 0)
+        for case in cases:
+            sets = [labels for labels in self.contract.sets_of(case) if labels != self.contract.full_set]
+            for name, leaves in (self.contract.regions or {}).items():
+                counts[name] += all(labels <= leaves or not labels & leaves for labels in sets)
+        return counts
+
+
+def without_regions(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of nnU-Net's transforms with which the values stay in the target."""
+    return {**options, "regions": None}

@@ -1,0 +1,150 @@
+"""A trained model learns one more structure: nnU-Net's own commands on a data set with a new leaf."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nnunet_labelset.cli import main
+from tests.helpers import tiny
+
+NEW = "Dataset902_More"
+OLD_TRAINER = "nnUNetTrainer_short"  # plain nnU-Net
+OLD_LABELS = {"background": 0, "shell": 1, "core": 2, "dot": 3, "ignore": 4}
+NEW_LABELS = {"background": 0, "dot": 1, "rim": 2, "core": 3, "shell": 4, "ignore": 5}  # other values: names count
+PROTOCOLS = {"rim_only": {"background": ["background", "dot", "core", "shell"]}, "full": {}}
+CASES = {"rim_0": "rim_only", "rim_1": "rim_only", "full_0": "full"}
+
+
+def write_new(raw: Path, **changes: Any) -> None:
+    folder = raw / NEW
+    for seed, (case, protocol) in enumerate(CASES.items()):
+        image, labels = tiny.volume(300 + seed)
+        values = {"full": [0, 4, 3, 1], "rim_only": [0, 0, 0, 0]}[protocol]
+        labels = torch.tensor(values, dtype=torch.uint8)[torch.from_numpy(labels).long()].numpy()
+        labels[-3:] = 2
+        tiny.write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", image)
+        tiny.write_volume(folder / "labelsTr" / f"{case}.nii.gz", labels)
+    dataset = {
+        "channel_names": {"0": "T2"},
+        "labels": NEW_LABELS,
+        "numTraining": len(CASES),
+        "file_ending": ".nii.gz",
+        "label_sets": {"version": 1, "protocols": PROTOCOLS, "cases": CASES},
+        **changes,
+    }
+    (folder / "dataset.json").write_text(json.dumps(dataset))
+
+
+def rows(checkpoint: Path, layer: str) -> dict[str, torch.Tensor]:
+    content = torch.load(checkpoint, weights_only=False)
+    names = content.get("output_names") or [*OLD_LABELS][:4]
+    return dict(zip(names, content["network_weights"][layer], strict=True))
+
+
+@pytest.fixture(scope="module")
+def model(prepared: tiny.NNUNet) -> Path:
+    """A plain nnU-Net model of the old labels."""
+    prepared.train("3d_fullres", "all", OLD_TRAINER)
+    return prepared.model_folder(OLD_TRAINER)
+
+
+def test_the_whole_road(prepared: tiny.NNUNet, model: Path, tmp_path: Path) -> None:
+    write_new(prepared.raw)
+    done = prepared.run("nnunet_labelset", "extend", "-m", model, "-d", 902, "-p", "extended")
+    assert "new: rim" in done.stdout
+    start = prepared.preprocessed / NEW / "start_extended_3d_fullres.pth"
+    for layer in ("decoder.seg_layers.0.weight", "decoder.seg_layers.1.bias"):
+        old, new = rows(model / "fold_all" / "checkpoint_final.pth", layer), rows(start, layer)
+        assert list(new) == ["background", "dot", "rim", "core", "shell"]
+        assert all(torch.equal(new[name], old[name]) for name in old)
+        assert torch.equal(new["rim"], old["background"])
+    for command in [line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2")]:
+        prepared.run(*command, "-np", 1)
+    command = next(line.split() for line in done.stdout.splitlines() if line.startswith("  nnunet_labelset train"))
+    command[command.index("nnUNetTrainerLeafDice")] = "nnUNetTrainerLeafDiceCE_short"
+    command[command.index("0")] = "all"
+    log = prepared.run(*command, "-device", "cpu", nnUNet_n_proc_DA="0").stdout
+    assert f"Output layers of 5 labels restored from {start}" in log
+    trained = prepared.results / NEW / "nnUNetTrainerLeafDiceCE_short__extended__3d_fullres"
+    network = torch.load(trained / "fold_all" / "checkpoint_final.pth", weights_only=False)["network_weights"]
+    first = torch.load(start, weights_only=False)["network_weights"]
+    for key, weight in first.items():  # two steps with AdamW at 1e-3 move a weight by 2e-3 and a bit
+        assert (network[key] - weight).abs().max() < 5e-3, key
+    archive = tmp_path / "model.zip"
+    arguments = ["-d", 902, "-tr", "nnUNetTrainerLeafDiceCE_short", "-p", "extended", "-o", archive]
+    assert "the same segmentation" in prepared.run("nnunet_labelset", "export", *arguments).stdout
+    images = prepared.raw / tiny.NAME / "imagesTs"
+    options = ["-d", 902, "-c", "3d_fullres", "-f", "all", "-tr", "nnUNetTrainerLeafDiceCE_short", "-p", "extended"]
+    workers = ["-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta"]
+    prepared.run("nnUNetv2_predict", "-i", images, "-o", tmp_path / "predicted", *options, *workers)
+    assert len(list((tmp_path / "predicted").glob("*.nii.gz"))) == 2
+
+
+def extend(nnunet: tiny.NNUNet, model: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    for name, value in nnunet.environment.items():
+        if name.lower().startswith("nnunet"):
+            monkeypatch.setenv(name, value)
+    return main(["extend", "-m", str(model), "-d", "902", *options])
+
+
+def test_from_a_zip(prepared: tiny.NNUNet, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_new(prepared.raw)
+    archive = tmp_path / "model.zip"
+    with zipfile.ZipFile(archive, "w") as file:  # as nnUNetv2_export_model_to_zip writes it
+        for path in (model / "plans.json", model / "dataset.json", model / "fold_all" / "checkpoint_final.pth"):
+            file.write(path, path.relative_to(prepared.results))
+    assert extend(prepared, archive, monkeypatch, "-p", "from_zip") == 0
+    start = prepared.preprocessed / NEW / "start_from_zip_3d_fullres.pth"
+    assert len(rows(start, "decoder.seg_layers.0.bias")) == 5
+    plans = json.loads((prepared.preprocessed / NEW / "from_zip.json").read_text())
+    assert plans["dataset_name"] == NEW
+    assert plans["configurations"]["3d_fullres"]["data_identifier"] == "from_zip_3d_fullres"
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"channel_names": {"0": "T2", "1": "T1"}}, [], "the channels ['T2'], the data set has ['T2', 'T1']"),
+        ({"labels": {"background": 0, "liver": 1}}, [], "no label in common"),
+        ({"labels": {**NEW_LABELS, "Shell": 4, "shell": 6}}, [], "to have the highest value"),
+        ({"labels": {"background": 0, "shel": 1, "core": 2, "dot": 3}}, [], "'shell', which is no label of the data set; did you mean 'shel'?"),  # noqa: E501
+        ({"label_sets": None}, [], "no 'label_sets' block"),
+        ({}, ["-f", "3"], "fold 3 is not trained to its end; trained: all"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    prepared: tiny.NNUNet,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    changes: dict[str, Any],
+    options: list[str],
+    message: str,
+) -> None:
+    changes = {
+        "label_sets": {"version": 1, "protocols": {"full": {}}, "cases": dict.fromkeys(CASES, "full")},
+        **changes,
+    }
+    write_new(prepared.raw, **changes)
+    before = set((prepared.preprocessed).rglob("*"))
+    assert extend(prepared, model, monkeypatch, "-p", "wrong", *options) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert set((prepared.preprocessed).rglob("*")) == before
+
+
+def test_no_model(
+    prepared: tiny.NNUNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    write_new(prepared.raw)
+    (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 nothing")
+    for path, message in ((tmp_path, "no model"), (tmp_path / "broken.zip", "not a zip that nnU-Net exported")):
+        assert extend(prepared, path, monkeypatch) == 1
+        assert message in capsys.readouterr().err
