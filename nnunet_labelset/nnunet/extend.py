@@ -6,6 +6,7 @@ labels that the model knows keep theirs, by name, and a new one begins as a copy
 
 from __future__ import annotations
 
+import re
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +39,8 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
         old = output_names(old_json)
         _check(plans, configuration, old_json, old, dataset_json, contract, new)
         weights = _new_weights(checkpoint_file, old, new, contract.regions is not None)
+    if not re.fullmatch(r"Dataset\d{3}_.+", raw.name):
+        raise LabelSetError(f"{raw}: expected a folder DatasetXXX_Name in nnUNet_raw")
     target = nnunet_folder("nnUNet_preprocessed") / raw.name
     name = plans_name or f"{plans['plans_name']}_of_{plans['dataset_name']}"
     start = target / f"start_{name}_{configuration}.pth"
@@ -50,12 +53,13 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
 
     with new_file(start) as temporary:
         torch.save({"network_weights": weights, OUTPUTS: list(new)}, temporary)
+    number = int(raw.name[len("Dataset") :].split("_")[0])  # nnU-Net's commands take no name here
     added = [label for label in new if label not in old]
     print(
         f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:\n"
-        f"  nnUNetv2_extract_fingerprint -d {raw.name}\n"
-        f"  nnUNetv2_preprocess -d {raw.name} -plans_name {name} -c {configuration}\n"
-        f"  nnunet_labelset train {raw.name} {configuration} 0 -tr nnUNetTrainerLeafDice -p {name} "
+        f"  nnUNetv2_extract_fingerprint -d {number}\n"
+        f"  nnUNetv2_preprocess -d {number} -plans_name {name} -c {configuration}\n"
+        f"  nnunet_labelset train {number} {configuration} 0 -tr nnUNetTrainerLeafDice -p {name} "
         f"-pretrained_weights {start}"
     )
 

@@ -47,6 +47,10 @@ class AdviceMixin(Trainer):
 
     contract: Any
 
+    @property
+    def foreground_names(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
     def on_train_start(self) -> None:
         super().on_train_start()  # sets the axes of mirroring
         pairs = sided_pairs(self.contract.leaf_names)
@@ -61,7 +65,7 @@ class AdviceMixin(Trainer):
         patience = min(PATIENCE, max(3, self.num_epochs // 3))
         history = self.logger.get_value("dice_per_class_or_region", step=None)
         for leaf in dead_leaves(history, patience):
-            name = self.contract.leaf_names[leaf + 1]
+            name = self.foreground_names[leaf]
             if (self.current_epoch + 1) % patience == 0:  # not in every epoch
                 self.print_to_log_file(
                     f"WARNING: '{name}' is annotated, but its Dice has been 0 in its last {patience} scores. "

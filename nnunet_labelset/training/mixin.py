@@ -22,8 +22,8 @@ from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.training.advice import AdviceMixin
 from nnunet_labelset.training.checkpoints import CheckpointMixin
-from nnunet_labelset.training.running import RunningDice
 from nnunet_labelset.training.regions import Regions, without_regions
+from nnunet_labelset.training.running import RunningDice
 from nnunet_labelset.training.sampling import (
     BY_LEAF,
     UNIFORM,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nnunet_labelset.training.mixin import LabelSetMixin
+from nnunet_labelset.training.stopping import stop
 
 
 def resolved(logits: Tensor, target: Tensor, membership: Tensor, threshold: float) -> Tensor:
@@ -33,6 +34,11 @@ class TeacherMixin(LabelSetMixin):
     teacher_threshold: ClassVar[float] = 0.9
 
     teacher: AveragedModel | None = None
+
+    def initialize(self) -> None:
+        if self.regions:
+            stop("a teacher picks one leaf of a label-set, which regions do not have: train with nnUNetTrainerLabelSet")
+        super().initialize()
 
     def save_checkpoint(self, filename: str) -> None:
         if self.teacher is not None:

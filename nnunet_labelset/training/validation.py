@@ -35,6 +35,11 @@ class ValidationMixin(Trainer):
     regions: Regions | None
     training_state: dict[str, Any]
 
+    @property
+    def foreground_names(self) -> tuple[str, ...]:
+        """What is scored: the regions, or the leaves without background."""
+        return self.regions.names if self.regions else self.label_sets.leaf_names[1:]
+
     def _encoded(self, batch: dict) -> dict:
         raise NotImplementedError
 
@@ -81,7 +86,8 @@ class ValidationMixin(Trainer):
         mean = float(np.nanmean(scores)) if not np.isnan(scores).all() else 0.0
         self.logger.log("mean_fg_dice", mean, self.current_epoch)
         if np.any((before.sum(0) == 0) & (recent.sum(0) > 0)):
-            self.logger.log("ema_fg_dice", mean, self.current_epoch)
+            # nnU-Net's logger has just written its moving average, and warns of a second one
+            self.logger.local_logger.my_fantastic_logging["ema_fg_dice"][-1] = mean
             self._best_ema = None
         self.logger.log("dice_per_class_or_region", list(scores), self.current_epoch)
         self.logger.log("val_losses", float(np.mean(losses)), self.current_epoch)
@@ -113,7 +119,7 @@ class ValidationMixin(Trainer):
         self._log_summary(summary)
 
     def _log_summary(self, summary: dict) -> None:
-        names = self.regions.names if self.regions else self.label_sets.leaf_names[1:]
+        names = self.foreground_names
         width = max(map(len, names))
         total = len(summary["metric_per_case"])
         lines = []

@@ -17,7 +17,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunet_labelset.trainers.baselines import nnUNetTrainerSoftTargetDice
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice, nnUNetTrainerLeafDiceCE
 from nnunet_labelset.trainers.marginal import nnUNetTrainerMarginalCE, nnUNetTrainerMarginalDiceCE
-from nnunet_labelset.trainers.short import nnUNetTrainerLeafDiceCE_short
+from nnunet_labelset.trainers.short import nnUNetTrainerLabelSetTeacher_short, nnUNetTrainerLeafDiceCE_short
 from tests.helpers import tiny
 
 TRAINER = "nnUNetTrainerLeafDiceCE_short"
@@ -100,6 +100,8 @@ def test_pseudo_dice_by_region(regions_in_process: tiny.NNUNet) -> None:
 def test_mistakes_stop_at_once(regions_in_process: tiny.NNUNet) -> None:
     with pytest.raises(SystemExit, match="soft-target Dice is not defined for regions"):
         tiny.make(regions_in_process, nnUNetTrainerSoftTargetDice).initialize()
+    with pytest.raises(SystemExit, match="which regions do not have: train with nnUNetTrainerLabelSet"):
+        tiny.make(regions_in_process, nnUNetTrainerLabelSetTeacher_short).initialize()
     labels, block = tiny.REGIONS["labels"], tiny.REGIONS["label_sets"]
     two = {key: labels[key] for key in ("background", "whole", "inner", "ignore")}
     for changes, message in (
