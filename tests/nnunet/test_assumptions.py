@@ -16,6 +16,7 @@ import pytest
 
 from nnunet_labelset.nnunet import logs, names
 from nnunet_labelset.nnunet.export import CHECKPOINT_KEYS
+from nnunet_labelset.nnunet.extend import OUTPUT_LAYERS
 from nnunet_labelset.nnunet.summary import NNUNET_METRICS
 from tests.helpers.imports import ROOT, imported_names, modules
 
@@ -84,9 +85,10 @@ def trainer_methods() -> None:
         for name in called_above(method) - ours:
             assert hasattr(trainer(), name), f"{node.name}.{method.name} calls {name}, which nnUNetTrainer lacks"
         if hasattr(trainer(), method.name) and not method.name.startswith("__"):
-            theirs = inspect.signature(getattr(trainer(), method.name)).parameters
+            static = isinstance(inspect.getattr_static(trainer(), method.name), staticmethod)  # called through self
+            theirs = ["self"] * static + list(inspect.signature(getattr(trainer(), method.name)).parameters)
             taken = [argument.arg for argument in method.args.args]
-            assert taken == list(theirs)[: len(taken)], f"{node.name}.{method.name}: nnU-Net's takes {list(theirs)}"
+            assert taken == theirs[: len(taken)], f"{node.name}.{method.name}: nnU-Net's takes {theirs}"
 
 
 @assumption
@@ -160,6 +162,22 @@ def checkpoint_keys() -> None:
     text = inspect.getsource(trainer().save_checkpoint)
     for key in (*CHECKPOINT_KEYS, "optimizer_state"):
         assert f"'{key}'" in text, f"nnU-Net's checkpoints have no {key}"
+
+
+@assumption
+def training_state() -> None:
+    """What is kept beside the optimiser's groups comes back, and the moving average can be begun anew."""
+    assert "self.optimizer.load_state_dict(checkpoint['optimizer_state'])" in source(
+        "training/nnUNetTrainer/nnUNetTrainer"
+    )
+    logger = import_module("nnunetv2.training.logging.nnunet_logger").LocalLogger()
+    assert logger.my_fantastic_logging["ema_fg_dice"] == []
+
+
+@assumption
+def outputs_are_not_pretrained() -> None:
+    assert f"'{OUTPUT_LAYERS}'" in source("run/load_pretrained_weights")
+    assert "'-pretrained_weights'" in source("run/run_training")
 
 
 @assumption
