@@ -55,7 +55,9 @@ def test_validate_again(prepared: tiny.NNUNet) -> None:
 
 
 def test_continue(prepared: tiny.NNUNet) -> None:
-    log = prepared.train("3d_fullres", 0, LEAF_DICE, "--c", "--npz", nnunet_labelset_epochs="2")
+    """With our own verb, which needs no nnUNet_extTrainer."""
+    words = ["nnunet_labelset", "train", 901, "3d_fullres", 0, "-tr", LEAF_DICE, "-device", "cpu", "--c", "--npz"]
+    log = prepared.run(*words, nnunet_labelset_epochs="2", nnUNet_n_proc_DA="0", nnUNet_extTrainer="").stdout
     assert "Epoch 1" in log
     assert "Epoch 0" not in log
 
