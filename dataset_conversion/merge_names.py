@@ -10,6 +10,7 @@ from itertools import combinations
 from nnunet_labelset.contract import IGNORE
 from nnunet_labelset.dataset_conversion.merge import Part, ways_to_write
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.text import some
 
 NEARLY = 0.9  # names as alike as 'liver_tumor' and 'liver_tumour'
 
@@ -59,10 +60,11 @@ def remarks(parts: Sequence[Part], leaves: Sequence[str], linked: bool) -> list[
     having = {leaf: [part for part in parts if any(leaf in names for names in part.names.values())] for leaf in leaves}
     united = []
     for leaf in leaves[1:]:
-        by_name = [part.given for part in parts if leaf in part.names and leaf not in part.renamed]
+        having_it = [part for part in parts if leaf in part.names and leaf not in part.renamed]
+        by_name = [part.given if part.given.isdigit() else part.name for part in having_it]
         if len(by_name) > 1:
             united.append(f"{leaf} ({', '.join(by_name)})")
-    lines = [f"united because their names are equal; the same structure? {', '.join(united)}"] if united else []
+    lines = [f"united because their names are equal; the same structure? {some(united, 10)}"] if united else []
     for a, b in combinations(leaves[1:], 2):
         apart = not any(part in having[b] for part in having[a])
         if apart and _nearly_equal(a, b):
