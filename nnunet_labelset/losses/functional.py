@@ -29,10 +29,10 @@ from nnunet_labelset.losses.engine import (
     FinishOptions,
     Tables,
     VoxelSums,
-    fused_loss,
     make_tables,
     sum_dtype,
     voxel_sums,
+    whole_loss,
 )
 from nnunet_labelset.losses.label_sets import as_integers
 
@@ -166,9 +166,7 @@ def loss_of_tables(
     target = as_integers(target, "target")
     if combine is None:
         options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce, EPSILON)
-        whole = fused_loss(logits, target, tables, options)
-        if whole is not None:
-            return whole
+        return whole_loss(logits, target, tables, options)
     sums = voxel_sums(logits, target, tables)
     terms = []
     if tables.dice:

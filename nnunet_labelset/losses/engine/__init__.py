@@ -14,11 +14,11 @@ from torch import Tensor
 from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
 from nnunet_labelset.losses.engine.device import device_gradient, device_sums
-from nnunet_labelset.losses.engine.fused import FinishOptions
+from nnunet_labelset.losses.engine.finish import FinishOptions, finish
 from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, split_sums
 from nnunet_labelset.losses.label_sets import require
 
-__all__ = ["FinishOptions", "Tables", "VoxelSums", "fused_loss", "make_tables", "sum_dtype", "voxel_sums"]
+__all__ = ["FinishOptions", "Tables", "VoxelSums", "make_tables", "sum_dtype", "voxel_sums", "whole_loss"]
 
 
 def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
@@ -30,15 +30,9 @@ def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
     return VoxelSums(*_Sums.apply(logits, target, tables))
 
 
-def fused_loss(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> Tensor | None:
-    """The whole loss in a handful of launches, where that is possible."""
-    if not fused.can_run(logits, tables) or len(logits) * tables.leaves > fused.MOST_TO_FINISH:
-        return None
-    try:
-        return _FusedLoss.apply(logits, target, tables, options)[0]
-    except fused.KernelError as error:
-        fused.give_up(error)
-        return None
+def whole_loss(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> Tensor:
+    """The loss of the sums of `tables`, in as few launches as there can be; arguments as `voxel_sums`."""
+    return _Loss.apply(logits, target, tables, options)[0]
 
 
 def sum_dtype(logits: Tensor) -> torch.dtype:
@@ -73,15 +67,21 @@ class _Sums(torch.autograd.Function):
         return _Gradient.apply(logits, target, tables, torch.cat(known, 1), None), None, None
 
 
-class _FusedLoss(torch.autograd.Function):
+class _Loss(torch.autograd.Function):
     """The loss, and on the way its gradients by the sums, which are all that is kept."""
 
     @staticmethod
     def forward(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
-        sums = fused.fused_sums(logits.detach(), target, tables)
-        loss, gradients, fine = fused.finish(sums, tables, options)
-        require(fine, _outside(tables))
-        return loss, gradients
+        with _no_autocast(logits):
+            if fused.can_run(logits, tables) and len(logits) * tables.leaves <= fused.MOST_TO_FINISH:
+                try:
+                    sums = fused.fused_sums(logits.detach(), target, tables)
+                    loss, gradients, fine = fused.fused_finish(sums, tables, options)
+                    require(fine, _outside(tables))
+                    return loss, gradients
+                except fused.KernelError as error:
+                    fused.give_up(error)
+            return finish(_sums(logits.detach(), target, tables), tables, options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
@@ -91,7 +91,9 @@ class _FusedLoss(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor, _: None) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor | None, _: None) -> tuple[Tensor | None, None, None, None]:
+        if upstream is None:
+            return None, None, None, None
         logits, target, gradients = ctx.saved_tensors
         return _Gradient.apply(logits, target, ctx.tables, gradients, upstream), None, None, None
 
@@ -128,8 +130,8 @@ def _sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
             return sums[:, :-1]
         except fused.KernelError as error:
             fused.give_up(error)
-    low, high = target.aminmax()
-    require((low >= 0) & (high < tables.weights.shape[1]), _outside(tables))
+    last = min(tables.weights.shape[1] - 1, torch.iinfo(target.dtype).max)
+    require((target.clamp(0, last) == target).all(), _outside(tables))
     return (cpu_sums if _on_cpu(logits) else device_sums)(logits, target, tables)
 
 

@@ -1,6 +1,6 @@
 """The mathematics of all losses for one chunk of voxels, in plain PyTorch, without loops: sums, and their gradient.
 
-`x` are logits `(B, C, n)` in the dtype of the sums, `k` set indices `(B, 1, n)` in int64. The weights of a voxel are
+`x` are logits `(B, C, n)` of any dtype and strides, `k` set indices `(B, 1, n)` in int64. The weights of a voxel are
 looked up by its set index; nothing has the size of the number of label-sets. Any logit gap is exact: the mass of a
 label-set is never taken from probabilities that may have vanished, but from the largest logit in it.
 """
@@ -16,46 +16,52 @@ from nnunet_labelset.losses.engine.tables import Tables
 def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> Tensor:
     """Sums over the voxels `(B, R)`, to be named by `split_sums`: P, I, R and entropy, then what only counts voxels."""
     leaves = tables.leaves
-    weights = _look_up(tables.weights, k)  # (B, R, n)
     outside = _look_up(tables.outside, k) if tables.entropy or tables.marginal else None
-    counting = len(tables.weights) - tables.entropy if tables.own_reference or not tables.dice else leaves
-    counted = weights[:, counting:].sum(2)
-    log_s = None
+    p, log_s = _loaded(x, tables), None
     if tables.entropy:
-        log_p = x.log_softmax(1)
-        log_s = _within_set(log_p, outside)[0]
-        weights[:, -1:].mul_(_focal(log_s, k, tables))
+        p = p.log_softmax(1)
+        log_s = _within_set(p, outside)[0]
     if tables.dice:
-        p = log_p.exp() if tables.entropy else x.softmax(1)
+        p = p.exp_() if tables.entropy else p.softmax(1)
         if tables.marginal:
             p = _marginal(p, outside, log_s)
+    weights = _look_up(tables.weights, k)  # (B, R, n)
+    counting = len(tables.weights) - tables.entropy if tables.own_reference or not tables.dice else leaves
+    counted = weights[:, counting:].sum(2)
+    if tables.entropy:
+        weights[:, -1:].mul_(_focal(log_s, k, tables))
+    if tables.dice:
         weights[:, : 2 * leaves].unflatten(1, (2, leaves)).mul_(p[:, None])
         if tables.alpha == 2:
             weights[:, :leaves].mul_(p)
     return torch.cat([weights.sum(2), counted], 1)
 
 
-def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor) -> Tensor:
-    """Gradient by the logits `(B, C, n)`; `slopes` `(B, R, K)` from `gradient_slopes`."""
+def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Tensor | None = None) -> Tensor:
+    """Gradient by the logits `(B, C, n)`, into `out` if given; `slopes` `(B, R, K)` from `gradient_slopes`."""
     leaves, focal = tables.leaves, bool(tables.gamma)
-    slope = _look_up(slopes, k)  # (B, R, n)
     outside = _look_up(tables.outside, k) if tables.entropy or tables.marginal else None
-    x = x.log_softmax(1) if focal else x  # the softmax does not see the difference
-    p = x.exp() if focal else x.softmax(1)
-    log_s = gradient = None
+    p = _loaded(x, tables).softmax(1)
+    gradient = h = None
+    slope = _look_up(slopes, k)  # (B, R, n)
     if tables.entropy:
-        log_s, gradient = _within_set(x, outside, with_mass=focal)
-        h = slope[:, -1:] * _focal_slope(log_s, k, tables) if focal else slope[:, -1:]  # d loss / d log s
-        gradient.sub_(p).mul_(h)
+        h = slope[:, -1:].clone()  # d loss / d log s; not a view, which would keep the rest
     if tables.dice:
         last = slope.shape[1] - tables.entropy
         by_p = slope[:, last - leaves : last]  # d loss / d p
         if tables.alpha == 2:
-            by_p = by_p.addcmul_(slope[:, :leaves], _marginal(p, outside, log_s) if tables.marginal else p)
-        through = torch.ops.aten._softmax_backward_data(by_p, p, 1, p.dtype)
-        gradient = through if gradient is None else gradient.add_(through)
+            by_p = torch.addcmul(by_p, slope[:, :leaves], _marginal(p, outside, None) if tables.marginal else p)
+        del slope
+        gradient = torch.ops.aten._softmax_backward_data(by_p.contiguous(), p, 1, p.dtype)
+        del by_p
+    if h is not None:
+        # The softmax does not see whether these are logits or logarithms of probabilities; the mass does.
+        log_s, q = _within_set(_loaded(x, tables).log_softmax(1) if focal else x, outside, p.dtype, with_mass=focal)
+        h = h.mul_(_focal_slope(log_s, k, tables)) if focal else h
+        q.sub_(p)
+        return torch.mul(q, h, out=out) if gradient is None else torch.addcmul(gradient, q, h, out=out)
     assert gradient is not None
-    return gradient
+    return gradient if out is None else out.copy_(gradient)
 
 
 def gradient_slopes(tables: Tables, gradients: Tensor) -> Tensor:
@@ -79,11 +85,18 @@ def _look_up(table: Tensor, k: Tensor) -> Tensor:
     return table.expand(len(k), -1, -1).gather(2, k.expand(-1, rows, -1))
 
 
-def _within_set(x: Tensor, outside: Tensor | None, with_mass: bool = True) -> tuple[Tensor | None, Tensor]:
+def _loaded(x: Tensor, tables: Tables) -> Tensor:
+    """The chunk in the dtype of the sums, in one piece."""
+    return x.to(tables.weights.dtype).contiguous()
+
+
+def _within_set(
+    x: Tensor, outside: Tensor | None, dtype: torch.dtype | None = None, with_mass: bool = True
+) -> tuple[Tensor | None, Tensor]:
     """From `x = log p`, `log s` `(B, 1, n)` and the softmax within the label-set `(B, C, n)`."""
     assert outside is not None
     inner = torch.where(outside, -torch.inf, x)
-    q = inner.softmax(1)
+    q = inner.softmax(1, dtype=dtype)
     # Every leaf of the label-set has p = s q; the largest tells s without rounding at any logit gap.
     return inner.amax(1, keepdim=True) - q.amax(1, keepdim=True).log_() if with_mass else None, q
 

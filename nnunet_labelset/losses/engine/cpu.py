@@ -32,11 +32,11 @@ os.register_at_fork(after_in_child=_pools.clear)  # a fork has the pools but not
 def cpu_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     x, k = logits.flatten(2), target.flatten(2)
     places = _places(x)
-    rows = chunk_sums(x.new_zeros(1, x.shape[1], 1, dtype=tables.weights.dtype), k[:1, :, :1].long() * 0, tables)
+    rows = chunk_sums(x.new_zeros(1, x.shape[1], 1), k.new_zeros((1, 1, 1), dtype=torch.int64), tables)
     sums = rows.new_empty(len(places), rows.shape[1])
 
     def work(number: int, b: int, voxels: slice) -> None:
-        sums[number] = chunk_sums(*_chunk(x, k, b, voxels, tables), tables)[0]
+        sums[number] = chunk_sums(*_chunk(x, k, b, voxels), tables)[0]
 
     _side_by_side(work, places)
     return sums.unflatten(0, (len(x), -1)).sum(1, dtype=torch.float64).to(sums.dtype)
@@ -48,7 +48,7 @@ def cpu_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tens
     x, k, flat = logits.flatten(2), target.flatten(2), gradient.flatten(2)
 
     def work(_: int, b: int, voxels: slice) -> None:
-        flat[b : b + 1, :, voxels] = chunk_gradient(*_chunk(x, k, b, voxels, tables), tables, slopes[b : b + 1])
+        chunk_gradient(*_chunk(x, k, b, voxels), tables, slopes[b : b + 1], flat[b : b + 1, :, voxels])
 
     _side_by_side(work, _places(x))
     return gradient
@@ -60,8 +60,8 @@ def _places(x: Tensor) -> list[Place]:
     return [(b, slice(start, start + size)) for b, start in product(range(len(x)), starts)]
 
 
-def _chunk(x: Tensor, k: Tensor, b: int, voxels: slice, tables: Tables) -> tuple[Tensor, Tensor]:
-    return x[b : b + 1, :, voxels].to(tables.weights.dtype), k[b : b + 1, :, voxels].long()
+def _chunk(x: Tensor, k: Tensor, b: int, voxels: slice) -> tuple[Tensor, Tensor]:
+    return x[b : b + 1, :, voxels], k[b : b + 1, :, voxels].long()
 
 
 def _side_by_side(work: Callable[[int, int, slice], None], places: list[Place]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,39 +12,37 @@ from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, grad
 from nnunet_labelset.losses.engine.tables import Tables
 
 WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matter and launches do
-WORKING_SET = 4  # tensors of the size of the logits, in the dtype of the sums, that a part needs at once
-MEMORY = 1.4  # what the working set of a part may take, in sizes of the logits
+# Tensors of the size of the logits, in the dtype of the sums, that a part needs at once, and how many there may be: the
+# forward pass may have what the gradient takes later.
+FORWARD, BACKWARD = 3.4 / 2.4, 4.2 / 1.4
 
 
 def device_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
-    parts = _parts(logits, tables)
-    sums = [chunk_sums(*_part(logits, target, voxels, tables), tables) for voxels in parts]
-    return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
+    sums = [chunk_sums(*part, tables) for part in _parts(logits, target, tables, FORWARD)]
+    return functools.reduce(torch.add, sums)
 
 
 def device_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor) -> Tensor:
     slopes = gradient_slopes(tables, gradients)
-    parts = _parts(logits, tables)
+    parts = _parts(logits, target, tables, BACKWARD)
     if len(parts) == 1:
-        gradient = chunk_gradient(*_part(logits, target, parts[0], tables), tables, slopes)
-        return gradient.to(logits.dtype).view(logits.shape)
+        return chunk_gradient(*parts[0], tables, slopes).to(logits.dtype).view(logits.shape)
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    flat = gradient.flatten(2)
-    for voxels in parts:
-        flat[:, :, voxels] = chunk_gradient(*_part(logits, target, voxels, tables), tables, slopes)
+    pieces = gradient.flatten(2).split(parts[0][0].shape[2], 2)
+    for piece, part in zip(pieces, parts, strict=True):
+        chunk_gradient(*part, tables, slopes, piece)
     return gradient
 
 
-def _parts(logits: Tensor, tables: Tables) -> list[slice]:
-    """Slices of the voxels of all samples: one, unless the working set would be large. A compiler needs no parts."""
-    voxels = logits[0, 0].numel()
+def _parts(logits: Tensor, target: Tensor, tables: Tables, working_set: float) -> list[tuple[Tensor, Tensor]]:
+    """Logits and set indices of some voxels of all samples: one part, unless it would need much memory.
+
+    A compiler needs no parts: it keeps nothing.
+    """
+    x, k = logits.flatten(2), target.flatten(2).long()
     if logits.numel() <= WHOLE or torch.compiler.is_compiling():
-        return [slice(None)]
-    ratio = tables.weights.element_size() / logits.element_size()
-    size = -(-voxels // -(-int(100 * WORKING_SET * ratio) // int(100 * MEMORY)))
-    return [slice(start, start + size) for start in range(0, voxels, size)]
-
-
-def _part(logits: Tensor, target: Tensor, voxels: slice, tables: Tables) -> tuple[Tensor, Tensor]:
-    x, k = logits.flatten(2)[:, :, voxels], target.flatten(2)[:, :, voxels]
-    return x.to(tables.weights.dtype).contiguous(), k.long()
+        return [(x, k)]
+    working_set *= 1.5 if tables.marginal else 1
+    number = math.ceil(working_set * tables.weights.element_size() / logits.element_size())
+    size = -(-x.shape[2] // number)
+    return list(zip(x.split(size, 2), k.split(size, 2), strict=True))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from nnunet_labelset.losses.engine.finish import FinishOptions
 from nnunet_labelset.losses.engine.tables import Tables
 
 SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch
@@ -46,16 +47,6 @@ def give_up(error: Exception) -> None:
     )  # fmt: skip
 
 
-class FinishOptions(NamedTuple):
-    """How the loss follows from its sums: see `functional.loss_of_tables`."""
-
-    batch_dice: bool
-    include_background: bool
-    weight_dice: float
-    weight_ce: float
-    epsilon: float
-
-
 class KernelError(Exception):
     """A kernel could not be compiled or launched."""
 
@@ -87,7 +78,7 @@ def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     return partial.sum(1)
 
 
-def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor, Tensor]:
+def fused_finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor, Tensor]:
     """The loss, its gradients by the sums `(B, R')`, and whether all set indices were good."""
     loss, fine = sums.new_empty(()), sums.new_empty((), dtype=torch.bool)
     gradients = sums.new_empty(len(sums), len(tables.slopes))
