@@ -159,10 +159,10 @@ def _grey(path: Path | None, like: sitk.Image, crop: tuple[slice, ...], inside: 
     image = _oriented(path)
     if geometry_difference(image, like):
         return plain
-    array = np.nan_to_num(sitk.GetArrayFromImage(image).astype(np.float32))
+    voxels = sitk.GetArrayViewFromImage(image)
+    array = np.nan_to_num((voxels if image.GetDimension() == 3 else voxels[None])[crop].astype(np.float32))
     if image.GetNumberOfComponentsPerPixel() > 1:
         array = array.mean(axis=-1)
-    array = (array if array.ndim == 3 else array[None])[crop]
     low, high = np.percentile(array[inside], [1, 99])
     # Half as much again on both sides: neighbours are darker or brighter than what is labelled.
     spread = (high - low) / 2

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnunet_labelset.report.colours import METHODS, leaf_colour
+from nnunet_labelset.report.curves import line_plot
 from nnunet_labelset.report.page import asset
-from nnunet_labelset.report.plots import Row, bland_altman, forest_plot, line_plot, rank_plot, strip_plot, ticks
+from nnunet_labelset.report.plots import Row, bland_altman, forest_plot, rank_plot, strip_plot
+from nnunet_labelset.report.svg import ticks
 from tests.helpers.report import Page
 
 

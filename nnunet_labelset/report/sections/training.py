@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from nnunet_labelset.report.curves import line_plot
 from nnunet_labelset.report.page import figure, join, legend, paragraph, plots
-from nnunet_labelset.report.plots import line_plot
 from nnunet_labelset.report.report import Report
 
 TITLE = "Training"
