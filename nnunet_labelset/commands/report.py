@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> None:
     )
     if unknown := [case for case in args.cases if case not in report.cases]:
         raise LabelSetError(f"--cases {some(unknown)}: not in all result sets{did_you_mean(unknown[0], report.cases)}")
+    for line in report.stale:
+        print(f"scores are out of date, as the report says: {line}", file=sys.stderr)
     html = build_report(report, args.title)
     write_text(target, html)
     print(f"written to {target} ({len(html.encode()) / 1e6:.1f} MB)")

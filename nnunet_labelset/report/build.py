@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.evaluation.fresh import read_contract
 from nnunet_labelset.evaluation.results import Evaluation
-from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.report.page import Section, page
 from nnunet_labelset.report.report import Report
@@ -56,11 +55,7 @@ def build_report(report: Report, title: str) -> str:
 def contract_of(result: Evaluation) -> tuple[Contract | None, str]:
     """The contract that the evaluation used, or why it cannot be read any more."""
     try:
-        dataset_json = read_json(result.settings.dataset_json)
-        if result.settings.annotated:
-            contract = contract_with_list(dataset_json, result.settings.annotated)
-        else:
-            contract = Contract.from_dataset_json(dataset_json)
+        contract = read_contract(result.settings.dataset_json, result.settings.annotated)
         contract.require_cases(result.by_case)
     except LabelSetError as error:
         return None, str(error)

@@ -226,6 +226,48 @@ def test_moved_files_cost_the_pictures_only(study: Path) -> None:
     assert "<image" not in html
 
 
+def test_stale_scores_are_named_first(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "out of date" not in make(study, "--worst", "0")
+    file = study / "second" / "a.nii.gz"
+    file.write_bytes(file.read_bytes() + b"0")
+    capsys.readouterr()
+    html = make(study, "--worst", "0")
+    warning = html.index("Scores are out of date:</strong> &#39;second&#39;: changed prediction of a")
+    assert warning < html.index('aria-label="Overview"')
+    assert "changed prediction of a" in capsys.readouterr().err
+
+
+def test_regions_stand_beside_the_leaves(study: Path) -> None:
+    references = study / "Dataset001_Tiny" / "labelsTs"
+    for method in ("first", "second"):
+        scored = ["evaluate", str(references), str(study / method), "--regions", "both=left_part+right_part"]
+        assert main([*scored, "-np", "1"]) == 0
+    html = make(study, "--worst", "0")
+    Page(html)
+    assert "both" in scores_data(html)["structures"]
+    assert any(cell.startswith("both") for cell in cells(html, "Comparison")[0])
+    assert "both (left part + right part)" in html
+    assert '<figure data-name="dice both">' in html
+
+
+def test_a_data_set_with_regions_is_reported_by_region(study: Path) -> None:
+    description = study / "Dataset001_Tiny" / "dataset.json"
+    content = json.loads(description.read_text())
+    content["labels"] = {"background": 0, "whole": [1, 2], "core": 2, "ignore": 3}
+    content["regions_class_order"] = [1, 2]
+    protocols = {"full": {}, "left only": {"ignore": ["background", "right_part"]}}
+    protocols["merged"] = {"left_part": ["left_part", "right_part"]}
+    leaves = {"background": 0, "left_part": 1, "right_part": 2}
+    content["label_sets"] |= {"version": 2, "leaves": leaves, "protocols": protocols}
+    description.write_text(json.dumps(content))
+    for method in ("first", "second"):
+        assert main(["evaluate", str(study / "Dataset001_Tiny" / "labelsTs"), str(study / method), "-np", "1"]) == 0
+    html = make(study, "--worst", "1")
+    page = Page(html)
+    assert scores_data(html)["structures"] == ["whole", "core"]
+    assert page.all("image"), "pictures show leaves"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
