@@ -16,7 +16,7 @@ from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import new_file, read_json, write_json
+from nnunet_labelset.io.files import check_name, new_file, read_json, write_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.names import DATASET, FINAL_CHECKPOINT, PLANS, model_words
@@ -34,25 +34,30 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
     contract = Contract.from_dataset_json(dataset_json)
     new = tuple(contract.regions) if contract.regions is not None else contract.leaf_names
     with _opened(model, fold) as (folder, checkpoint_file):
-        _, _, configuration = model_words(folder)
         plans, old_json = read_json(folder / PLANS), read_json(folder / DATASET)
+        if folder.name.count("__") != 2 or not {"plans_name", "dataset_name", "configurations"} <= set(plans):
+            raise LabelSetError(f"{model}: no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip")
+        _, _, configuration = model_words(folder)
         old = output_names(old_json)
         _check(plans, configuration, old_json, old, dataset_json, contract, new)
         weights = _new_weights(checkpoint_file, old, new, contract.regions is not None)
     if not re.fullmatch(r"Dataset\d{3}_.+", raw.name):
         raise LabelSetError(f"{raw}: expected a folder DatasetXXX_Name in nnUNet_raw")
     target = nnunet_folder("nnUNet_preprocessed") / raw.name
-    name = plans_name or f"{plans['plans_name']}_of_{plans['dataset_name']}"
+    name = check_name(plans_name or f"{plans['plans_name']}_of_{plans['dataset_name']}".replace("__", "_"), "plans")
+    if "__" in name:
+        raise LabelSetError(f"plans '{name}': nnU-Net tells trainer, plans and configuration apart by '__': use '_'")
     start = target / f"start_{name}_{configuration}.pth"
     for file in (target / f"{name}.json", start):
         if file.exists():
             raise LabelSetError(f"{file}: exists already: remove it, or choose another name with -p")
-    write_json(target / DATASET, dataset_json)
-    write_json(target / f"{name}.json", _moved(plans, name, raw, dataset_json))
+    moved = _moved(plans, name, raw, dataset_json)
     import torch
 
-    with new_file(start) as temporary:
+    with new_file(start) as temporary:  # the large file first: should the disk be full, nothing is there
         torch.save({"network_weights": weights, OUTPUTS: list(new)}, temporary)
+    write_json(target / f"{name}.json", moved)
+    write_json(target / DATASET, dataset_json)
     number = int(raw.name[len("Dataset") :].split("_")[0])  # nnU-Net's commands take no name here
     added = [label for label in new if label not in old]
     print(

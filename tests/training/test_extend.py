@@ -115,6 +115,8 @@ def test_from_a_zip(prepared: tiny.NNUNet, model: Path, tmp_path: Path, monkeypa
         ({"labels": {**NEW_LABELS, "Shell": 4, "shell": 6}}, [], "to have the highest value"),
         ({"labels": {"background": 0, "shel": 1, "core": 2, "dot": 3}}, [], "'shell', which is no label of the data set; did you mean 'shel'?"),  # noqa: E501
         ({"label_sets": None}, [], "no 'label_sets' block"),
+        ({}, ["-p", "my__plans"], "plans 'my__plans': nnU-Net tells"),
+        ({}, ["-p", "../plans"], "plans '../plans': expected letters"),
         ({}, ["-f", "3"], "fold 3 is not trained to its end; trained: all"),
     ],
 )  # fmt: skip
@@ -145,6 +147,13 @@ def test_no_model(
 ) -> None:
     write_new(prepared.raw)
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 nothing")
-    for path, message in ((tmp_path, "no model"), (tmp_path / "broken.zip", "not a zip that nnU-Net exported")):
+    (tmp_path / "renamed" / "fold_0").mkdir(parents=True)
+    for name in ("plans.json", "dataset.json", "fold_0/checkpoint_final.pth"):
+        (tmp_path / "renamed" / name).write_text("{}")
+    for path, message in (
+        (tmp_path, "no model"),
+        (tmp_path / "renamed", "no model"),
+        (tmp_path / "broken.zip", "not a zip that nnU-Net exported"),
+    ):
         assert extend(prepared, path, monkeypatch) == 1
         assert message in capsys.readouterr().err
