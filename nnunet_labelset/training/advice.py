@@ -46,6 +46,7 @@ class AdviceMixin(Trainer):
     """Warnings at the start and at the end of an epoch; a part of `LabelSetMixin`."""
 
     contract: Any
+    training_state: Any
 
     @property
     def foreground_names(self) -> tuple[str, ...]:
@@ -64,7 +65,10 @@ class AdviceMixin(Trainer):
     def on_epoch_end(self) -> None:
         patience = min(PATIENCE, max(3, self.num_epochs // 3))
         history = self.logger.get_value("dice_per_class_or_region", step=None)
+        counts = self.training_state.get("pseudo_dice_counts")
         for leaf in dead_leaves(history, patience):
+            if counts is not None and counts[2][leaf] == 0:  # nothing was missed: false positives alone
+                continue
             name = self.foreground_names[leaf]
             if (self.current_epoch + 1) % patience == 0:  # not in every epoch
                 self.print_to_log_file(

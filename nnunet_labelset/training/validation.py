@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 else:
     Trainer = object
 
-KEPT = (
-    0.7  # of the counts of earlier epochs: a score is 3 epochs late, and ten epochs after its last sight 3 % are left
-)
+# Of the counts of earlier epochs: a score is three epochs late, and ten epochs after its last sight 3 % are left.
+KEPT = 0.7
 
 
 class ValidationMixin(Trainer):

@@ -40,6 +40,18 @@ def test_a_hallucination_is_scored(in_process: tiny.NNUNet) -> None:
     assert mean == pytest.approx(2 / 3)
 
 
+def test_false_positives_alone_do_not_make_a_leaf_annotated(
+    in_process: tiny.NNUNet, capsys: pytest.CaptureFixture
+) -> None:
+    trainer = started(in_process)
+    trainer.num_epochs = 9
+    for _ in range(3):
+        epoch(trainer, counts([9, 0, 0], [0, 0, 7], [0, 9, 0]))
+    printed = capsys.readouterr().out
+    assert "'core' is annotated, but its Dice has been 0 in its last 3 scores" in printed
+    assert "'dot' is annotated" not in printed
+
+
 def test_no_count_is_no_score(in_process: tiny.NNUNet) -> None:
     trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
     trainer.initialize()
