@@ -103,7 +103,7 @@ class _Conversion:
         if mask is not None and meaning.inside != meaning.outside and 0 not in meaning.values:
             outside = values.dtype.type(storage.value_of(meaning.outside))
             np.copyto(values, outside, where=~mask & (labels == 0))
-        result.sets, result.uses_ignore = storage.sets(), storage.uses_ignore
+        result.sets, result.uses_ignore, result.vouched = storage.sets(), storage.uses_ignore, meaning.vouched
         return values
 
     def check_mask(self, labels: np.ndarray, mask: np.ndarray, meaning: Meaning, path: Path) -> None:

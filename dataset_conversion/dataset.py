@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract.parser import uncertain_leaves
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.dataset_conversion.notes import Note
@@ -117,11 +118,17 @@ def _contract(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseRe
             names[source, protocol] = source if len(ordered) == 1 else f"{source}_{number}"
     if len(set(names.values())) != len(names):  # a source 'a' with two protocols beside a source 'a_1'
         names = {key: f"{key[0]}_protocol_{number}" for number, key in enumerate(names)}
+    vouched: dict[str, LabelSet] = {}
+    for case, key in of_case.items():
+        single = frozenset().union(*(labels for labels in key[1] if len(labels) == 1))
+        disputed = results[case].vouched & single & uncertain_leaves(key[1], len(target.leaves))
+        vouched[names[key]] = vouched.get(names[key], disputed) & disputed
     return Contract(
         target.leaves,
         {name: protocol for (_, protocol), name in names.items()},
         {case: names[key] for case, key in of_case.items()},
         has_ignore,
+        {name: leaves for name, leaves in vouched.items() if leaves},
     )
 
 

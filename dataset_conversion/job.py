@@ -44,6 +44,7 @@ class CaseResult:
     """`sets` says what each value stands for (None: no label map)."""
 
     sets: tuple[LabelSet, ...] | None = None
+    vouched: LabelSet = frozenset()
     uses_ignore: bool = False
     problems: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)

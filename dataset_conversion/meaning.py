@@ -73,6 +73,7 @@ class Meaning:
     complete: bool = False  # nothing is left for the unlabelled voxels inside the mask but background
     needs_mask: bool = False
     background_added: bool = False
+    vouched: LabelSet = frozenset()  # annotated, though some voxels are disputed between them and others
 
     def storage(self, num_leaves: int, present: Collection[int]) -> Storage:
         """Values for all label-sets of the protocol or, when they do not fit, for those that this case has.
@@ -91,7 +92,8 @@ def interpret(protocol: SourceProtocol | Meaning, present: Collection[int]) -> M
     """Apply the protocol to a case in which the values `present` occur; the tables above are its rules."""
     if isinstance(protocol, Meaning):
         return protocol
-    unannotated = protocol.everything - _annotated(protocol, present) - BACKGROUND
+    annotated = _annotated(protocol, present)
+    unannotated = protocol.everything - annotated - BACKGROUND
     blind = unannotated | protocol.withheld
     absorbed = {leaf: inner & blind for leaf, inner in protocol.absorbs.items() if leaf not in blind}
     carried = frozenset().union(*absorbed.values())
@@ -121,6 +123,7 @@ def interpret(protocol: SourceProtocol | Meaning, present: Collection[int]) -> M
         complete=complete and protocol.mask is Mask.FILE,
         needs_mask=protocol.mask is Mask.FILE and bool(rest),
         background_added=protocol.mask is Mask.FILE and not complete and len(rest) == 1,
+        vouched=(annotated - blind) & frozenset().union(*(labels for labels in values.values() if len(labels) == 1)),
     )
 
 

@@ -185,10 +185,12 @@ def merge_jobs(
 
 
 def _job(name: str, part: Part, case: RawCase, leaves: tuple[str, ...], link: bool, ending: str) -> CaseJob:
-    values, source, complete = {0: frozenset([0])}, part.name, False
+    values, source, complete, vouched = {0: frozenset([0])}, part.name, False, frozenset[int]()
     if case.label is not None:
         values = merged_sets(part, part.contract.sets_of(case.name), leaves)
         complete = part.contract.is_fully_annotated(case.name)
+        own = part.contract.vouched.get(part.contract.protocol_of(case.name), ())
+        vouched = frozenset(leaf for value in own if len(values.get(value, ())) == 1 for leaf in values[value])
         if BLOCK in part.dataset_json and len(part.contract.protocols) > 1:
             source = f"{part.name}_{part.contract.protocol_of(case.name)}"
     unlabelled = values.pop(0)
@@ -200,7 +202,7 @@ def _job(name: str, part: Part, case: RawCase, leaves: tuple[str, ...], link: bo
         images=case.images,
         labels=() if case.label is None else (case.label,),
         mask=case.mask if case.label is not None else None,
-        protocol=Meaning(values, unlabelled, unlabelled, ignored, complete=complete),
+        protocol=Meaning(values, unlabelled, unlabelled, ignored, complete=complete, vouched=vouched),
         leaves=leaves,
         fully_annotated=part.fully_annotated,
         link=link,

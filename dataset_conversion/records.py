@@ -65,6 +65,7 @@ def recall(folder: Path, job: CaseJob) -> CaseResult | None:
             return None
         result = CaseResult(**record["result"])
         result.notes = [Note(*note) for note in result.notes]
+        result.vouched = frozenset(result.vouched)
         if result.sets is not None:
             result.sets = tuple(frozenset(labels) for labels in result.sets)
         files = {name: size_of(folder / name) for name in output_names(job, result)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_processes
@@ -23,6 +24,7 @@ from nnunet_labelset.datasets.annotate import (
 from nnunet_labelset.datasets.coverage import coverage_table, format_table, shortened
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset
 
 
@@ -94,10 +96,12 @@ def run(args: argparse.Namespace) -> None:
     print("".join(f"note: {note}\n" for note in notes), end="")
     print("".join(f"wrote {path}\n" for path in written), end="")
     print(f"the old one is {folder / BEFORE}; 'nnunet_labelset annotate -d {args.d} --undo' puts it back")
+    number = re.match(r"Dataset(\d{3})_", folder.resolve().name)
+    data_set = str(int(number[1])) if number else args.d
+    print("next:")
     if len(written) == 1:
-        print("next: nnUNetv2_plan_and_preprocess, then nnUNetv2_train with one of 'nnunet_labelset trainers --list'")
-    else:
-        print("next: nnUNetv2_train with one of 'nnunet_labelset trainers --list'; nothing need be preprocessed again")
+        print(f"  nnUNetv2_plan_and_preprocess -d {data_set} --verify_dataset_integrity")
+    print(f"  nnunet_labelset train {data_set} 3d_fullres 0 -tr {DEFAULT_TRAINER}")
 
 
 def _suggest(args: argparse.Namespace, data: Existing) -> None:

@@ -239,6 +239,14 @@ def test_native_atlases(tmp_path, capsys, preset, image, label, case):
     out = capsys.readouterr().out
     assert "label-set stored as a larger one: {white_matter, cortical_gray_matter} as {white_matter, " in out
     assert set(sets[labels == 0]) == {frozenset({"background"})}
+    contract = contract_of(dataset)
+    assert contract.annotated(case) == contract.leaf_names  # disputed voxels do not make a leaf unannotated ...
+    assert not contract.is_fully_annotated(case)  # ... but the case is not complete
+    assert main(["verify", "-d", str(dataset), "-np", "1"]) == 0
+    merged = ["merge", "-d", "31", "-n", "Again", "-np", "1", "-o", str(dataset.parent), str(dataset)]
+    assert main(merged) == 0
+    again = contract_of(dataset.parent / "Dataset031_Again")
+    assert again.annotated(case) == again.leaf_names
 
 
 def test_disputed_set_alone_is_kept_exactly(tmp_path):
