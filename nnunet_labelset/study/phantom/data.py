@@ -11,18 +11,17 @@ participants.tsv, annotated.csv, demo_data.json
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 from tqdm import tqdm
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json, write_text
+from nnunet_labelset.io.volume import Place, write_voxels
 from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
 
 # Cases of each kind. In the paper: 18 atlases, 116 controls (54 with external CSF, 18 with corpus callosum), 30 spina
@@ -137,18 +136,9 @@ def _write_case(folder: Path, case: DemoCase, seed: int) -> None:
 
 def write_volume(path: Path, array: np.ndarray, spacing: float = SPACING) -> None:
     """Write an array (z, y, x) as the atlases are written: x grows to the right, y to the front."""
-    image = sitk.GetImageFromArray(array)
-    image.SetSpacing((spacing,) * 3)
-    image.SetDirection((-1, 0, 0, 0, -1, 0, 0, 0, 1))
-    image.SetOrigin([sign * spacing * (size - 1) / 2 for sign, size in zip((1, 1, -1), image.GetSize(), strict=True)])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    try:
-        sitk.WriteImage(image, str(temporary))
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    size = array.shape[::-1]
+    origin = tuple(sign * spacing * (voxels - 1) / 2 for sign, voxels in zip((1, 1, -1), size, strict=True))
+    write_voxels(path, array, Place(size, (spacing,) * 3, origin, (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0)))
 
 
 def _write_tables(folder: Path, cases: Iterable[DemoCase]) -> None:
