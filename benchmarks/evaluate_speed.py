@@ -109,7 +109,7 @@ def print_memory() -> None:
             grid = [(np.arange(size, dtype=np.float32) - size / 2) / size for size in (300, 512, 512)]
             radius = grid[0][:, None, None] ** 2 + grid[1][:, None] ** 2 + grid[2] ** 2
             for name, shift in (("reference", 0.0), ("prediction", 0.004)):
-                volume = (LEAVES + 1 - np.clip((radius + shift) * 40, 0, LEAVES + 1)).astype(np.uint8)
+                volume = (LEAVES - np.clip((radius + shift) * 16, 0, LEAVES)).astype(np.uint8)
                 sitk.WriteImage(sitk.GetImageFromArray(volume), f"{folder}/{name}.nii.gz")
             os._exit(0)
         os.waitpid(child, 0)

@@ -12,7 +12,7 @@ from scipy.ndimage import find_objects
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, membership_matrix
+from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, look_up, membership_matrix
 from nnunet_labelset.evaluation.instances import match_instances
 from nnunet_labelset.evaluation.metric import METRICS, Measured
 from nnunet_labelset.evaluation.results import ABSENT, INVENTED, MISSED, SCORED, UNANNOTATED, Case, Score
@@ -202,9 +202,9 @@ def _masks(
         for axis in zip(*used, strict=True)
     )
     reference, prediction = images[0][crop], images[1][crop]
-    reference_mask, prediction_mask = inside[reference], region[prediction]
+    reference_mask, prediction_mask = look_up(inside, reference), look_up(region, prediction)
     unknown = None
     if uncertain.any():
-        unknown = uncertain[reference]
+        unknown = look_up(uncertain, reference)
         prediction_mask &= ~unknown
     return reference_mask, prediction_mask, unknown

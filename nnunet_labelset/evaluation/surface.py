@@ -16,6 +16,7 @@ from itertools import product
 import numpy as np
 from scipy.spatial import cKDTree
 
+SLAB = 1 << 22  # voxels that are looked at together
 DIGITS = 4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
 
 
@@ -58,18 +59,33 @@ def surface_distances(
         axes = _known_axes(either[box], unknown, axes)
     spacing = tuple(float(size) for size in spacing)
     table = element_areas(tuple(spacing[axis] for axis in axes))
-    codes = [neighbour_codes(mask, axes) for mask in (reference, prediction)]
-    surfaces = [(code != 0) & (code != len(table) - 1) for code in codes]
-    if unknown is not None:
-        known = neighbour_codes(unknown, axes) == 0
-        surfaces = [surface & known for surface in surfaces]
-    if not surfaces[0].any() or not surfaces[1].any():
+    found = [_elements(mask, unknown, axes, table) for mask in (reference, prediction)]
+    if not len(found[0][0]) or not len(found[1][0]):
         return None
-    points = [np.flatnonzero(surface) for surface in surfaces]
-    areas = [table[code.ravel()[at]] for code, at in zip(codes, points, strict=True)]
-    del codes
-    distances = [_nearest(points[a], surfaces[a], points[b], surfaces[b], spacing) for a, b in ((0, 1), (1, 0))]
-    return SurfaceDistances((distances[0], distances[1]), (areas[0], areas[1]))
+    (first, first_areas), (second, second_areas) = found
+    shape = tuple(size + 1 if axis in axes else size for axis, size in enumerate(reference.shape))
+    there, back = _nearest(first, second, shape, spacing), _nearest(second, first, shape, spacing)
+    return SurfaceDistances((there, back), (first_areas, second_areas))
+
+
+def _elements(
+    mask: np.ndarray, unknown: np.ndarray | None, axes: tuple[int, ...], table: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Flat indices of the surface elements, ascending, and their areas; slab by slab, because masks may be large."""
+    rows = mask.shape[0] + (0 in axes)
+    step = max(1, SLAB // max(1, mask[0].size))
+    places, areas, before = [], [], 0
+    for start in range(0, rows, step):
+        piece = slice(start, min(start + step, rows))
+        codes = neighbour_codes(mask, axes, piece)
+        surface = (codes != 0) & (codes != len(table) - 1)
+        if unknown is not None:
+            surface &= neighbour_codes(unknown, axes, piece) == 0
+        at = np.flatnonzero(surface)
+        places.append(at + before)
+        areas.append(table[codes.ravel()[at]])
+        before += codes.size
+    return np.concatenate(places), np.concatenate(areas)
 
 
 def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], percent: float = 95) -> float:
@@ -80,19 +96,17 @@ def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float]
     return float("nan") if found is None else found.percentile(percent)
 
 
-def _nearest(
-    at: np.ndarray, surface: np.ndarray, others: np.ndarray, other: np.ndarray, spacing: tuple[float, ...]
-) -> np.ndarray:
-    """Distances from the elements `at` (flat indices) to the nearest of `others`.
+def _nearest(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
+    """Distances from the elements `at` (flat indices, ascending) to the nearest of `others`.
 
     A good prediction shares most of its elements with the reference. For the rest, a tree of points needs a fraction of
     the memory of a distance map; a balanced one would take longer where many points are about equally far.
     """
     distances = np.zeros(len(at))
-    apart = ~other.ravel()[at]
+    apart = others[np.minimum(np.searchsorted(others, at), len(others) - 1)] != at
     if apart.any():
         here, there = (
-            np.stack(np.unravel_index(flat, surface.shape), axis=1) * np.array(spacing) for flat in (at[apart], others)
+            np.stack(np.unravel_index(flat, shape), axis=1) * np.array(spacing) for flat in (at[apart], others)
         )
         tree = cKDTree(there, balanced_tree=False, compact_nodes=False)
         distances[apart] = tree.query(here)[0]
@@ -113,14 +127,20 @@ def _known_axes(either: np.ndarray, unknown: np.ndarray, axes: tuple[int, ...]) 
     return tuple(used)
 
 
-def neighbour_codes(mask: np.ndarray, axes: Sequence[int] | None = None) -> np.ndarray:
+def neighbour_codes(mask: np.ndarray, axes: Sequence[int] | None = None, rows: slice | None = None) -> np.ndarray:
     """A bit for each of the 2**n corners of every neighbourhood, one neighbourhood wider than the mask on each axis.
 
     Bits are packed axis by axis, last axis first, so that the corner `(1, ..., 1)` has the highest bit. Only
-    `axes` have neighbours.
+    `axes` have neighbours. `rows` are those of the first axis that are wanted.
     """
     axes = tuple(range(mask.ndim)) if axes is None else tuple(axes)
-    codes = np.pad(mask.view(np.uint8), [(1, 1) if axis in axes else (0, 0) for axis in range(mask.ndim)])
+    padding = [(1, 1) if axis in axes else (0, 0) for axis in range(mask.ndim)]
+    if rows is not None and 0 in axes:
+        padding[0] = (int(rows.start == 0), int(rows.stop > mask.shape[0]))
+        mask = mask[max(rows.start - 1, 0) : rows.stop]
+    elif rows is not None:
+        mask = mask[rows]
+    codes = np.pad(mask.view(np.uint8), padding)
     for used, axis in enumerate(reversed(axes)):
         lower, upper = ((slice(None),) * axis + (ends,) for ends in (slice(None, -1), slice(1, None)))
         codes = codes[lower] | (codes[upper] << 2**used)

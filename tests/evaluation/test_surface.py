@@ -191,6 +191,19 @@ def test_equals_distance_maps(spacing):
     assert max(directed) > 0
 
 
+def test_slabs_are_seamless(monkeypatch):
+    rng = np.random.default_rng(2)
+    for shape in ((9, 8, 7), (12, 11), (30,)):
+        a, b, unknown = (blob(rng, shape, 0.8) for _ in range(3))
+        arguments = (a & ~unknown, b & ~unknown, np.arange(1, len(shape) + 1), unknown)
+        whole = surface_distances(*arguments)
+        with monkeypatch.context() as patch:
+            patch.setattr("nnunet_labelset.evaluation.surface.SLAB", 1)
+            cut = surface_distances(*arguments)
+        for one, two in zip((*whole.distances, *whole.areas), (*cut.distances, *cut.areas), strict=True):
+            assert (one == two).all()
+
+
 @pytest.fixture
 def surface_distance(monkeypatch):
     """The package, given back the NumPy and SciPy names that its last release still uses."""
