@@ -8,6 +8,7 @@ neighbours (an image of one slice, every tenth slice drawn) is no axis: the surf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +17,7 @@ from itertools import product
 import numpy as np
 from scipy.spatial import cKDTree
 
-SLAB = 1 << 22  # voxels that are looked at together
+SLAB, PIECE = 1 << 22, 1 << 17  # voxels and elements that are looked at together
 DIGITS = 4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
 
 
@@ -48,15 +49,14 @@ def surface_distances(
     reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], unknown: np.ndarray | None = None
 ) -> SurfaceDistances | None:
     """Of two bool masks `(z, y, x)`, `(y, x)` or `(x,)`; `unknown` voxels are in neither. None without two surfaces."""
-    either = reference | prediction
-    if not either.any():
+    if not reference.any() or not prediction.any():
         return None
-    box = _box(either)
+    axes = tuple(axis for axis, size in enumerate(reference.shape) if size > 1)
+    box = _box(reference, prediction)
     reference, prediction = reference[box], prediction[box]
     unknown = None if unknown is None or not unknown[box].any() else unknown[box]
-    axes = tuple(axis for axis, size in enumerate(either.shape) if size > 1)
     if unknown is not None:
-        axes = _known_axes(either[box], unknown, axes)
+        axes = _known_axes(reference | prediction, unknown, axes)
     spacing = tuple(float(size) for size in spacing)
     table = element_areas(tuple(spacing[axis] for axis in axes))
     found = [_elements(mask, unknown, axes, table) for mask in (reference, prediction)]
@@ -105,12 +105,21 @@ def _nearest(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing
     distances = np.zeros(len(at))
     apart = others[np.minimum(np.searchsorted(others, at), len(others) - 1)] != at
     if apart.any():
-        here, there = (
-            np.stack(np.unravel_index(flat, shape), axis=1) * np.array(spacing) for flat in (at[apart], others)
-        )
-        tree = cKDTree(there, balanced_tree=False, compact_nodes=False)
-        distances[apart] = tree.query(here)[0]
+        tree = cKDTree(_points(others, shape, spacing), balanced_tree=False, compact_nodes=False)
+        todo = np.flatnonzero(apart)
+        for start in range(0, len(todo), PIECE):
+            piece = todo[start : start + PIECE]
+            distances[piece] = tree.query(_points(at[piece], shape, spacing))[0]
     return distances
+
+
+def _points(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
+    """Where elements are, in mm: `(N, axes)`; axis by axis, because there may be millions."""
+    points = np.empty((len(flat), len(shape)))
+    for axis, size in enumerate(shape):
+        points[:, axis] = flat // math.prod(shape[axis + 1 :]) % size
+    points *= spacing
+    return points
 
 
 def _known_axes(either: np.ndarray, unknown: np.ndarray, axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -204,11 +213,12 @@ def _corners(code: int, ndim: int) -> np.ndarray:
     return corners
 
 
-def _box(mask: np.ndarray) -> tuple[slice, ...]:
-    """The smallest box that holds the mask, with one more voxel on each side where the image has one."""
+def _box(a: np.ndarray, b: np.ndarray) -> tuple[slice, ...]:
+    """The smallest box that holds the masks, with one more voxel on each side where the image has one."""
     box = []
-    for axis in range(mask.ndim):
-        used = np.flatnonzero(mask.any(axis=tuple(other for other in range(mask.ndim) if other != axis)))
+    for axis in range(a.ndim):
+        others = tuple(other for other in range(a.ndim) if other != axis)
+        used = np.flatnonzero(a.any(axis=others) | b.any(axis=others))
         box.append(slice(max(used[0] - 1, 0), used[-1] + 2))
     return tuple(box)
 
