@@ -29,6 +29,7 @@ from nnunet_labelset.study.phantom.data import write_demo_data
 
 PLAIN = "nnUNetTrainer"
 OURS = (
+    *("LabelSet", "LabelSetTeacher"),
     *("LeafDice", "LeafDiceCE", "LeafDiceFocal", "MarginalDice", "MarginalDiceCE", "MarginalDiceFocal"),
     *("MarginalCE", "MarginalFocal", "SoftTargetDice", "FullySupervisedDice"),
 )

@@ -1,4 +1,4 @@
-"""The recommended trainer: Leaf-Dice of the last samples + marginal cross entropy, sampled by leaf; with a teacher."""
+"""The recommended trainer, see `nnunet_labelset.training.recommended`; the same with a teacher."""
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import nnUNetTrainerNoMirroring
@@ -9,54 +9,53 @@ from nnunetv2.training.nnUNetTrainer.variants.training_length.nnUNetTrainer_Xepo
     nnUNetTrainer_250epochs,
 )
 
-from nnunet_labelset.training.mixin import LabelSetMixin
-from nnunet_labelset.training.running import RunningLeafDiceCELoss
+from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.teacher import TeacherMixin
 
 
-class nnUNetTrainerLabelSet(LabelSetMixin, nnUNetTrainer):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet(RecommendedMixin, nnUNetTrainer):
+    pass
 
 
-class nnUNetTrainerLabelSet_5epochs(LabelSetMixin, nnUNetTrainer_5epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_5epochs(RecommendedMixin, nnUNetTrainer_5epochs):
+    pass
 
 
-class nnUNetTrainerLabelSet_50epochs(LabelSetMixin, nnUNetTrainer_50epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_50epochs(RecommendedMixin, nnUNetTrainer_50epochs):
+    pass
 
 
-class nnUNetTrainerLabelSet_100epochs(LabelSetMixin, nnUNetTrainer_100epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_100epochs(RecommendedMixin, nnUNetTrainer_100epochs):
+    pass
 
 
-class nnUNetTrainerLabelSet_250epochs(LabelSetMixin, nnUNetTrainer_250epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_250epochs(RecommendedMixin, nnUNetTrainer_250epochs):
+    pass
 
 
-class nnUNetTrainerLabelSet_NoMirroring(LabelSetMixin, nnUNetTrainerNoMirroring):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring):
+    pass
 
 
-class nnUNetTrainerLabelSet_5epochs_NoMirroring(LabelSetMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_5epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_5epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_5epochs):
+    pass
 
 
-class nnUNetTrainerLabelSet_50epochs_NoMirroring(LabelSetMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_50epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_50epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_50epochs):
+    pass
 
 
-class nnUNetTrainerLabelSet_100epochs_NoMirroring(LabelSetMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_100epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_100epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_100epochs):
+    pass
 
 
-class nnUNetTrainerLabelSet_250epochs_NoMirroring(LabelSetMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_250epochs):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_250epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_250epochs):
+    pass
 
 
-class nnUNetTrainerLabelSetTeacher(TeacherMixin, nnUNetTrainer):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSetTeacher(RecommendedMixin, TeacherMixin, nnUNetTrainer):
+    pass
 
 
-class nnUNetTrainerLabelSetTeacher_NoMirroring(TeacherMixin, nnUNetTrainerNoMirroring):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSetTeacher_NoMirroring(RecommendedMixin, TeacherMixin, nnUNetTrainerNoMirroring):
+    pass

@@ -4,7 +4,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceLoss, MeanDiceLoss, SoftTargetDiceLoss
 from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
-from nnunet_labelset.training.running import RunningLeafDiceCELoss
+from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.sampling import UNIFORM
 from nnunet_labelset.training.short import ShortMixin
 from nnunet_labelset.training.teacher import TeacherMixin
@@ -14,12 +14,12 @@ class nnUNetTrainer_short(ShortMixin, nnUNetTrainer):
     """Plain nnU-Net, for comparison."""
 
 
-class nnUNetTrainerLabelSet_short(ShortMixin, LabelSetMixin, nnUNetTrainer):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSet_short(ShortMixin, RecommendedMixin, nnUNetTrainer):
+    pass
 
 
-class nnUNetTrainerLabelSetTeacher_short(ShortMixin, TeacherMixin, nnUNetTrainer):
-    loss_class = RunningLeafDiceCELoss
+class nnUNetTrainerLabelSetTeacher_short(ShortMixin, RecommendedMixin, TeacherMixin, nnUNetTrainer):
+    pass
 
 
 class nnUNetTrainerLeafDice_short(ShortMixin, LabelSetMixin, nnUNetTrainer):

@@ -57,7 +57,7 @@ def main() -> None:
         if not (mark.parent / "evaluation" / "metrics.json").is_file():
             table = ["--table", str(raw / "groups.tsv"), "--group-by", "group"]
             dataset = ["-djfile", str(raw / "dataset.json")]
-            nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *dataset, *table])
+            nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *dataset, *table, "-np", "1"])
     results = collect(folder / "runs")
     write_json(folder / "results.json", results)
     groups = {row["case"]: row["group"] for row in read_table(raw / "groups.tsv")}

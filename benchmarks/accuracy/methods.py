@@ -10,6 +10,7 @@ from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerDiceLoss import 
 
 from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceCELoss, MarginalDiceLoss, MeanDiceLoss
 from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.running import RunningLeafDiceCELoss, RunningLeafDiceLoss
 from nnunet_labelset.training.teacher import TeacherMixin
 
@@ -42,6 +43,7 @@ class Teacher5(TeacherMixin):
 
 LABEL_SETS, COMPLETE = (LabelSetMixin, nnUNetTrainer), (FullySupervisedMixin, nnUNetTrainer)
 TEACHER, TEACHER5 = (TeacherMixin, nnUNetTrainer), (Teacher5, nnUNetTrainer)
+RAMP = (RecommendedMixin, nnUNetTrainer)
 METHODS = {
     "plain, gaps as background": Method((nnUNetTrainer,), dataset="background"),
     "plain, ignore label": Method((nnUNetTrainer,)),
@@ -56,6 +58,9 @@ METHODS = {
     "complete cases only, Dice + CE": Method(COMPLETE, LeafDiceCELoss, "uniform"),
     "running Leaf-Dice + 0.3 CE": Method(LABEL_SETS, variant(RunningLeafDiceCELoss, weight_ce=0.3), "leaf"),
     "running Leaf-Dice + 0.1 CE": Method(LABEL_SETS, variant(RunningLeafDiceCELoss, weight_ce=0.1), "leaf"),
+    "nnUNetTrainerLabelSet": Method(RAMP, RunningLeafDiceCELoss, "leaf"),
+    "nnUNetTrainerLabelSetTeacher": Method((RecommendedMixin, *TEACHER), RunningLeafDiceCELoss, "leaf"),
+    "Leaf-Dice + CE, ramp": Method(RAMP, LeafDiceCELoss, "leaf"),
     "running Leaf-Dice": Method(LABEL_SETS, RunningLeafDiceLoss, "leaf"),
     "running Leaf-Dice + CE": Method(LABEL_SETS, RunningLeafDiceCELoss, "leaf"),
     "running 0.8 Leaf-Dice + CE": Method(LABEL_SETS, variant(RunningLeafDiceCELoss, decay=0.8), "leaf"),

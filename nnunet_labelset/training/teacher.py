@@ -45,14 +45,14 @@ class TeacherMixin(LabelSetMixin):
             self.training_state["teacher"] = self.teacher.state_dict()
         super().save_checkpoint(filename)
 
-    def on_train_start(self) -> None:
-        """The teacher starts from the weights of the network, whether new, pretrained or of a checkpoint."""
-        super().on_train_start()
+    def _new_teacher(self) -> AveragedModel:
+        """It starts from the weights of the network, whether new, pretrained or of a checkpoint."""
         window = min(1000, max(50, self.num_epochs * self.num_iterations_per_epoch // 10))  # steps that it reaches back
         average = get_ema_multi_avg_fn(1 - 1 / window)
-        self.teacher = AveragedModel(_plain(self.network), multi_avg_fn=average, use_buffers=True).eval()
+        teacher = AveragedModel(_plain(self.network), multi_avg_fn=average, use_buffers=True).eval()
         if "teacher" in self.training_state:
-            self.teacher.load_state_dict(self.training_state["teacher"])
+            teacher.load_state_dict(self.training_state["teacher"])
+        return teacher
 
     def _encoded(self, batch: dict) -> dict:
         batch = super()._encoded(batch)
@@ -71,8 +71,9 @@ class TeacherMixin(LabelSetMixin):
         return {**batch, "data": data, "target": target}
 
     def train_step(self, batch: dict) -> dict:
+        if self.teacher is None:  # not before a checkpoint or pretrained weights were read
+            self.teacher = self._new_teacher()
         result = super().train_step(batch)
-        assert self.teacher is not None
         self.teacher.update_parameters(_plain(self.network))
         return result
 

@@ -41,6 +41,7 @@ def started(nnunet: tiny.NNUNet, name: str, **options):
 def test_the_teacher_speaks_after_the_warm_up_and_in_training_only(in_process: tiny.NNUNet) -> None:
     trainer = started(in_process, "nnUNetTrainerLabelSetTeacher")
     trainer.teacher_threshold = 0.0
+    trainer.train_step(batch(1, ["full_0", "part_0"], values=4))
     example = batch(0, ["part_0", "part_1"], values=5)
     size = trainer.label_sets.membership.sum(1)
 
