@@ -131,8 +131,9 @@ class _Conversion:
             about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
             notes.append(Note("one unannotated leaf", about))
         contract = Contract(leaves, {"": storage.sets()}, {}, has_ignore=True)
-        seen = frozenset().union(*(meaning.values[value] for value in counts if value in meaning.values))
-        for leaf in sorted(contract.annotated_leaves("") - seen - {0}):
+        present = (meaning.values[value] for value in counts if value in meaning.values)
+        seen = frozenset().union(*(labels for labels in present if len(labels) == 1))
+        for leaf in sorted((contract.annotated_leaves("") | meaning.vouched) - seen - {0}):
             notes.append(Note("declared annotated, but without a voxel", leaves[leaf]))
 
     def names(self, labels: LabelSet) -> str:
