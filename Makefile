@@ -8,7 +8,7 @@ all: test
 # The stamp is renewed when the dependencies change, so that a second run installs nothing.
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
 	touch $@
 
 venv: $(VENV)/.installed

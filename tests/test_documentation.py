@@ -14,7 +14,7 @@ from nnunet_labelset.cli import VERBS, module_of
 from nnunet_labelset.nnunet.discovery import trainers_folder
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands(page: Path) -> list[str]:
@@ -33,7 +33,7 @@ def python_blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_accepted(page: Path) -> None:
     for command in commands(page):
-        words = shlex.split(re.sub(r".*?\bnnunet_labelset ", "", command, count=1).rstrip(')"'), comments=True)
+        words = shlex.split(re.sub(r".*?\bnnunet_labelset ", "", command, count=1).removesuffix(')"'), comments=True)
         if not words or words[0] in ("VERB", "<verb>") or len(words) == 1 or "..." in command:
             assert words[:1] in ([], ["VERB"], ["<verb>"]) or words[0] in VERBS, command
             continue
@@ -44,12 +44,12 @@ def test_commands_are_accepted(page: Path) -> None:
             parser.parse_args(words[1:])
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "trainers.md"], ids=lambda page: page.name)
-def test_python_runs(page: Path) -> None:
-    blocks = python_blocks(page)
+@pytest.mark.parametrize("page", ["README.md", "docs/trainers.md", "docs/how-to/only_the_loss.md"])
+def test_python_runs(page: str) -> None:
+    blocks = python_blocks(ROOT / page)
     assert blocks
     for block in blocks:
-        exec(compile(block, page.name, "exec"), {})
+        exec(compile(block, page, "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
