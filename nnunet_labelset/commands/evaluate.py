@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_processes, add_table
 from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.contract.completed import refuse_completed
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.evaluate import evaluation, score_folder, with_worst_distances
 from nnunet_labelset.evaluation.files import SCORE_COLUMNS, per_case_csv, screen_table, summary_csv
@@ -75,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
         if names:
             print(f"left out, {what}: {some(names)}")
     cases = [pair.case for pair in pairs]
+    refuse_completed(dataset_json, cases)
     if taken := set(args.group_by) & {"protocol", *SCORE_COLUMNS}:
         raise LabelSetError(f"--group-by {some(sorted(taken))}: a column of the results has this name: rename yours")
     groups = {column: column_of_cases(args.table, column, cases) for column in args.group_by}

@@ -117,8 +117,11 @@ def test_a_data_set_is_completed(trained: Path, capsys: pytest.CaptureFixture) -
     assert main(["coverage", "-d", "902"]) == 0
 
 
-def test_completed_cases_are_not_scored_against(trained: Path) -> None:
+def test_completed_cases_are_not_scored_against(trained: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(COMMAND) == 0
+    labels = str(trained / "raw" / "Dataset902_Sure" / "labelsTr")
+    assert main(["evaluate", labels, labels, "-o", str(trained / "scores")]) == 1
+    assert "8 case(s) were completed by a model" in capsys.readouterr().err
     dataset = json.loads((trained / "raw" / "Dataset902_Sure" / "dataset.json").read_text())
     refuse_completed(dataset, ["full_0"])
     with pytest.raises(LabelSetError, match=r"completed by a model \(full_0__completed\)"):
