@@ -20,8 +20,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 def commands(page: Path) -> list[str]:
     """Commands in fenced blocks and between backquotes, continued lines joined."""
     text = page.read_text().replace("\\\n", " ")
-    fenced = re.findall(r"```(?:bash|sh|)\n(.*?)```", text, re.DOTALL)
-    lines = [line for block in fenced for line in block.splitlines()]
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for language, block in fenced if language in ("", "bash", "sh") for line in block.splitlines()]
     inline = re.findall(r"`(nnunet_labelset [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
     return [line.strip().removeprefix("$ ") for line in lines + inline if "nnunet_labelset " in line]
 

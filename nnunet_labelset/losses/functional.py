@@ -163,6 +163,8 @@ def loss_of_tables(
     tensor(0.5104)
     """
     _check(logits, target, tables)
+    if type(logits) is not Tensor or type(target) is not Tensor:  # MONAI's tensors know less than PyTorch's
+        logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
     target = as_integers(target, "target")
     if combine is None:
         options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce, EPSILON)

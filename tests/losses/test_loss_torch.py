@@ -311,3 +311,19 @@ def test_targets_of_floats_and_small_integers():
     expected = module(problem.logits, problem.target)
     for dtype in (torch.uint8, torch.int8, torch.int16, torch.int32, torch.float32, torch.float64):
         assert torch.equal(module(problem.logits, problem.target.to(dtype)), expected)
+
+
+def test_tensors_of_monai_are_taken() -> None:
+    """Its loaders give tensors of a class of their own, which lacks some methods of PyTorch's."""
+    from monai.data import MetaTensor
+
+    problem = make_problem(*OVERLAPPING)
+    loss = losses.LeafDiceCELoss(problem.label_sets)
+    logits = problem.logits.detach().clone().requires_grad_()
+    value = loss(MetaTensor(logits), MetaTensor(problem.target))
+    value.backward()
+    plain = problem.logits.detach().clone().requires_grad_()
+    expected = loss(plain, problem.target)
+    expected.backward()
+    torch.testing.assert_close(value.as_subclass(torch.Tensor), expected)
+    torch.testing.assert_close(logits.grad, plain.grad)
