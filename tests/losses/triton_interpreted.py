@@ -35,7 +35,7 @@ def take_the_kernels(monkeypatch):
     used = []
     launch = fused._launch
     monkeypatch.setattr(fused, "_device_fits", lambda logits: True)
-    monkeypatch.setattr(fused, "BLOCK", 64)
+    monkeypatch.setattr(fused, "NUMBERS_OF_A_BLOCK", 64)
     monkeypatch.setattr(fused, "PROGRAMS", 3)
     monkeypatch.setattr(fused, "_broken", False)
     monkeypatch.setattr(fused, "_launch", lambda *args, **kwargs: (used.append(args[0]), launch(*args, **kwargs)))
