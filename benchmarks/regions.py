@@ -8,8 +8,8 @@ Three ways to train on the same images, each with nnU-Net's own commands, scored
 - ignore: plain nnU-Net; what the contour encloses is ignored, for the whole tumour too, since nnU-Net knows one ignore;
 - background: plain nnU-Net; what was not drawn is believed to be absent.
 
-The scanner of the incomplete cases shows the core as the other one shows the edema, so that the core there can only be
-learnt from what the contours leave open.
+The scanner of the incomplete cases shows everything brighter. Label-sets are sampled by leaf; for the loss alone, set
+`nnunet_labelset_sampling=uniform`.
 """
 
 from __future__ import annotations

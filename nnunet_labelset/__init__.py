@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__version__ = "0.1.0"  # the only place: pyproject.toml reads it here, CITATION.cff is checked by a test
+__version__ = "0.2.0"  # the only place: pyproject.toml reads it here, CITATION.cff is checked by a test
 
 from typing import TYPE_CHECKING, Any
 

@@ -23,7 +23,7 @@ def add_model(parser: argparse.ArgumentParser, several: bool = False, trainer: s
     """nnU-Net's `-tr`, `-c` and `-p`: one model, or `several` (lists of trainers and configurations)."""
     number: dict[str, Any] = {"nargs": "+"} if several else {}
     default = [trainer] if several and trainer else trainer
-    said = "%(default)s" if trainer else "the four of the paper; with --cv nnUNetTrainerLeafDice"
+    said = "%(default)s" if trainer else f"the four of the paper; with --cv {DEFAULT_TRAINER}"
     many = "s to compare, the baseline first" if several else ""
     add = parser.add_argument
     add("-tr", default=default, metavar="TRAINER", help=f"trainer{many} (default: {said})", **number)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nnunet_labelset.nnunet.names import EXTERNAL_TRAINERS
 
-DEFAULT_TRAINER = "nnUNetTrainerLeafDice"
+DEFAULT_TRAINER = "nnUNetTrainerLabelSet"
 
 
 def _folder_of(package: str) -> Path:

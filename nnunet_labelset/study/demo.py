@@ -25,7 +25,7 @@ METHODS = {
     "plain nnU-Net": "nnUNetTrainer_short",
     "fully supervised": "nnUNetTrainerFullySupervisedDice_short",
     "Leaf-Dice": "nnUNetTrainerLeafDice_short",
-    "Leaf-Dice + CE": "nnUNetTrainerLeafDiceCE_short",
+    "Leaf-Dice + CE (recommended)": "nnUNetTrainerLabelSet_short",
 }
 MORE_METHODS = {
     "soft-target Dice": "nnUNetTrainerSoftTargetDice_short",

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+
 if TYPE_CHECKING:
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
 else:
     Trainer = object
 
-RECOMMENDED = "nnUNetTrainerLabelSet"
 PATIENCE = 20  # epochs without a single voxel right; of a short training, a third
 SIDES = {"left": "right", "l": "r", "lh": "rh", "sin": "dex"}
 
@@ -59,7 +60,7 @@ class AdviceMixin(Trainer):
             named = ", ".join(f"'{a}' and '{b}'" for a, b in pairs[:3])
             self.print_to_log_file(
                 f"WARNING: {named} differ by side, and mirroring makes left and right the same: "
-                f"use {RECOMMENDED}_NoMirroring, or put LabelSetMixin before nnUNetTrainerNoMirroring"
+                f"use {DEFAULT_TRAINER}_NoMirroring, or put LabelSetMixin before nnUNetTrainerNoMirroring"
             )
 
     def on_epoch_end(self) -> None:
@@ -78,6 +79,6 @@ class AdviceMixin(Trainer):
         super().on_epoch_end()
 
     def _advice_for_dead_leaves(self) -> str:
-        if type(self).__name__.startswith(RECOMMENDED):
+        if type(self).__name__.startswith(DEFAULT_TRAINER):
             return "Look at its annotations ('nnunet_labelset verify'), or train longer"
-        return f"A Dice loss alone may never find it: use {RECOMMENDED}, whose cross entropy does"
+        return f"A Dice loss alone may never find it: use {DEFAULT_TRAINER}, whose cross entropy does"

@@ -20,6 +20,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.training.advice import AdviceMixin
 from nnunet_labelset.training.checkpoints import CheckpointMixin
 from nnunet_labelset.training.regions import Regions, without_regions
@@ -245,6 +246,6 @@ class FullySupervisedMixin(LabelSetMixin):
         if not complete:
             stop(
                 f"fold {self.fold} has no fully annotated training case: use a label-set loss "
-                "(nnUNetTrainerLeafDice), or other splits ('nnunet_labelset splits')"
+                f"({DEFAULT_TRAINER}), or other splits ('nnunet_labelset splits')"
             )
         return complete, validation
