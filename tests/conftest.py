@@ -15,6 +15,7 @@ from tests.helpers import tiny
 TOGETHER = ("test_nnunet_commands.py", "test_extend.py", "test_regions.py", "test_package.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long work first, so that no core is left alone with it in the end; what needs nnU-Net's commands is slow."""
     for item in items:

@@ -10,7 +10,7 @@ import torch
 from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
-from nnunet_labelset.trainers.short import nnUNetTrainer_short, nnUNetTrainerLeafDice_short
+from nnunet_labelset.trainers.short import nnUNetTrainer_short, nnUNetTrainerLabelSet_short
 from tests.helpers import tiny
 
 
@@ -44,10 +44,10 @@ def dice_of_the_unannotated(trainer: nnUNetTrainer) -> float:
     return float(np.mean(scores))
 
 
-def test_leaf_dice_learns_what_ignoring_cannot(in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_sets_teach_what_ignoring_cannot(in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("nnunet_labelset_epochs", "5")
     monkeypatch.setenv("nnunet_labelset_iterations", "40")
     ignoring = dice_of_the_unannotated(trained(in_process, nnUNetTrainer_short))
-    leaf_dice = dice_of_the_unannotated(trained(in_process, nnUNetTrainerLeafDice_short))
-    assert leaf_dice > 0.6
-    assert leaf_dice > ignoring + 0.3
+    label_sets = dice_of_the_unannotated(trained(in_process, nnUNetTrainerLabelSet_short))
+    assert label_sets > 0.6
+    assert label_sets > ignoring + 0.3
