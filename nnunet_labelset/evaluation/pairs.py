@@ -25,13 +25,16 @@ class Wanted:
     instances: Collection[str] = ()
 
 
+LEAVES_AND_UNIONS = Wanted()
+
+
 def find_pairs(
     folder_ref: str | Path,
     folder_pred: str | Path,
     contract: Contract,
     file_ending: str,
     chill: bool,
-    wanted: Wanted = Wanted(),  # noqa: B008  (frozen)
+    wanted: Wanted = LEAVES_AND_UNIONS,
 ) -> tuple[list[Pair], list[str], list[str]]:
     """Pairs in the order of their names, then the cases without prediction and the predictions without reference."""
     for folder in (folder_ref, folder_pred):
