@@ -11,19 +11,16 @@ from filelock import FileLock
 
 from tests.helpers import tiny
 
-# Files whose tests build on each other, or on something that takes long: they stay on one core, in their order.
-TOGETHER = ("test_nnunet_commands.py", "test_extend.py", "test_regions.py", "test_package.py")
+# A file stays on one core, since the tests of some build on each other; these take longest.
+LONG = ("test_trainer.py", "test_nnunet_commands.py", "test_extend.py", "test_regions.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long work first, so that no core is left alone with it in the end; what needs nnU-Net's commands is slow."""
     for item in items:
         if "prepared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
-        if item.path.name in TOGETHER:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: (item.path.name not in TOGETHER, item.get_closest_marker("slow") is None))
+    items.sort(key=lambda item: (item.path.name not in LONG, item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture(scope="session")

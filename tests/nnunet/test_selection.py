@@ -151,7 +151,7 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     assert f"-pp_pkl_file {merged / 'postprocessing.pkl'}" in instructions
 
     # a second run that keeps what is there comes to the same end
-    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "--no_overwrite"]) == 0
+    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "--no_overwrite", "-tr", LEAF]) == 0
     assert json.loads((results / "inference_information.json").read_text()) == information
 
     from nnunetv2.postprocessing.remove_connected_components import apply_postprocessing
