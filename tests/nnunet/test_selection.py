@@ -170,7 +170,7 @@ def test_agrees_with_nnunet_where_everything_is_annotated(tmp_path, environment,
     monkeypatch.setattr("tests.helpers.evaluation.LABELS", {"background": 0, "white_matter": 1, "ignore": 2})
     monkeypatch.setattr("tests.helpers.evaluation.PROTOCOLS", {"full": {}})
     results = environment(write_study(tmp_path))
-    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "-c", "3d_fullres"]) == 0
+    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "-tr", LEAF, "-c", "3d_fullres"]) == 0
     ours = json.loads((results / "inference_information.json").read_text())
     text = (results / "inference_instructions.txt").read_text()
     from nnunetv2.evaluation.find_best_configuration import find_best_configuration
@@ -211,14 +211,16 @@ def test_choice_sees_known_errors(tmp_path):
 def test_bad_input(tmp_path, environment, capsys, monkeypatch):
     for name in ("raw", "preprocessed", "results"):
         monkeypatch.delenv(f"nnUNet_{name}", raising=False)
-    assert "nnUNet_raw is not set" in error_of(capsys, "901")
+    assert "nnUNet_raw is not set" in error_of(capsys, "901", "-tr", LEAF)
     environment(write_study(tmp_path, npz=False))
     assert "no data set 902" in error_of(capsys, "902")
-    assert "no plans nnUNetResEncUNetMPlans.json" in error_of(capsys, "901", "-p", "nnUNetResEncUNetMPlans")
+    assert "no plans nnUNetResEncUNetMPlans.json" in error_of(
+        capsys, "901", "-p", "nnUNetResEncUNetMPlans", "-tr", LEAF
+    )
     assert "does not have an output folder" in error_of(capsys, "901", "-tr", MARGINAL)
-    assert "none of the configurations 3d_lowres" in error_of(capsys, "901", "-c", "3d_lowres")
-    assert "fold 2" in error_of(capsys, "901", "-c", "2d", "-f", "0", "2", "-np", "1")
-    message = error_of(capsys, "901", "-f", "0", "1", "-np", "1")
+    assert "none of the configurations 3d_lowres" in error_of(capsys, "901", "-c", "3d_lowres", "-tr", LEAF)
+    assert "fold 2" in error_of(capsys, "901", "-c", "2d", "-f", "0", "2", "-np", "1", "-tr", LEAF)
+    message = error_of(capsys, "901", "-f", "0", "1", "-np", "1", "-tr", LEAF)
     assert "fold_0/validation: no .npz files to ensemble" in message
     assert "--disable_ensembling" in message
 
