@@ -22,9 +22,10 @@ import numpy as np
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.contract.completed import COMPLETED, originals
+from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.dataset_conversion.storage import allocate
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.files import new_file, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import LABELS_TRAINING, PROBABILITIES, VALIDATION, fold_name
@@ -142,11 +143,19 @@ def complete_case(item: Completion, reader: Any, folder: Path, ending: str, thre
     result, completed = complete_values(values, probabilities, item.sets, threshold)
     dtype = np.min_scalar_type(len(probabilities))
     name = f"{item.case.name}{SUFFIX}{ending}"
-    reader.write_seg(result.astype(dtype), str(folder / LABELS_TRAINING / name), properties)
+    _write(reader, result.astype(dtype), folder / LABELS_TRAINING / name, properties)
     was_open = np.array([len(labels) > 1 for labels in item.sets])[values]
     is_open = np.array([len(labels) > 1 for labels in completed.protocol])[result]
-    reader.write_seg((was_open & ~is_open).astype(np.uint8), str(folder / MASKS / name), properties)
+    _write(reader, (was_open & ~is_open).astype(np.uint8), folder / MASKS / name, properties)
     return completed
+
+
+def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str, Any]) -> None:
+    """nnU-Net's writer says nothing when the disk is full: what it wrote is read back before it gets its name."""
+    with new_file(path) as temporary:
+        reader.write_seg(values, str(temporary), properties)
+        if not np.array_equal(reader.read_seg(str(temporary))[0][0], values):
+            raise LabelSetError(f"{path}: not written as it should be: is the disk full?")
 
 
 @dataclass(frozen=True)
@@ -167,7 +176,7 @@ def write_completed(source: Path, target: Path, model: Model, threshold: float, 
     contract = Contract.from_dataset_json(dataset_json)
     items = find_completions(source, dataset_json, contract, model.folder, model.splits)
     ending = file_ending(dataset_json)
-    with _staged(target) as staging:
+    with locked(target), _staged(target) as staging:
         for part in (LABELS_TRAINING, MASKS):
             (staging / part).mkdir()
         work = partial(complete_case, reader=model.reader, folder=staging, ending=ending, threshold=threshold)

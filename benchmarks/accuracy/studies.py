@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
+from nnunet_labelset.study.phantom.volume import LEAVES
+
 BACKGROUND = "background"
 
 
@@ -82,16 +84,7 @@ def openkbp(folder: Path) -> Iterator[Case]:
         yield Case(path.name, image.astype(np.float32), labels, spacing, uncertain, is_test=is_test)
 
 
-TISSUES = (
-    "white_matter",
-    "ventricles",
-    "cerebellum",
-    "external_csf",
-    "cortical_gray_matter",
-    "deep_gray_matter",
-    "brainstem",
-    "corpus_callosum",
-)
+TISSUES = LEAVES[1:]
 COMPLETE = ("GA21_notoperated", "GA22_notoperated", "GA24_notoperated")
 TEST = ("GA23_notoperated", "GA25_notoperated", *(f"GA{week}_operated" for week in (26, 28, 30, 32, 34)))
 
