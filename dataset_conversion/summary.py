@@ -12,6 +12,7 @@ from nnunet_labelset.dataset_conversion.notes import MOST_LINES, NOTES, note_lin
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
+from nnunet_labelset.nnunet.recommendation import next_commands
 
 BACKGROUND = "background"
 
@@ -39,8 +40,7 @@ def summary(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
     lines += ["", _coverage(written).rstrip(), "", "next:"]
     if os.path.realpath(os.environ.get("nnUNet_raw", "")) != os.path.realpath(folder.parent):
         lines.append(f"  export nnUNet_raw={shlex.quote(str(folder.parent.resolve()))}")
-    lines.append(f"  nnUNetv2_plan_and_preprocess -d {number} --verify_dataset_integrity")
-    return "\n".join(lines)
+    return "\n".join([*lines, *next_commands(number, written.contract.leaf_names)])
 
 
 def _coverage(written: Written) -> str:

@@ -18,21 +18,22 @@ from nnunet_labelset.datasets.annotate import (
     open_dataset,
     read_all_values,
     suggestion,
-    undo,
-    write_block,
 )
+from nnunet_labelset.datasets.annotate_files import undo, write_block
+from nnunet_labelset.datasets.annotate_masks import find_masks, masked_maps
 from nnunet_labelset.datasets.coverage import coverage_table, format_table, shortened
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
-from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.recommendation import next_commands
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "For an nnU-Net data set in which some labels were not drawn in some cases, so that their voxels are 0. "
         "Writes 'label_sets' in dataset.json (and in nnU-Net's copy of it) and changes nothing else: label maps "
-        "stay, nothing is preprocessed again. Each call replaces what an earlier one declared."
+        "stay, nothing is preprocessed again, unless masks are given. Each call replaces what an earlier one declared."
     )
     add_dataset(parser)
     parser.add_argument(
@@ -57,17 +58,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--suggest", action="store_true", help="write a table for --annotated, to be corrected by you")
     parser.add_argument("-o", metavar="FILE", help="of --suggest (default: DatasetXXX_Name_annotated.csv)")
-    parser.add_argument("--mask", metavar="FOLDER", help="not here, but in 'convert': masks change the label maps")
-    parser.add_argument("--undo", action="store_true", help="put the old dataset.json back")
+    parser.add_argument(
+        "--mask",
+        type=Path,
+        metavar="FOLDER",
+        help="masks (of the brain, of the body) named as the label maps: outside of its mask, a case is background; "
+        "inside, what is unlabelled is one of the missing labels. Writes new label maps and keeps the old ones",
+    )
+    parser.add_argument("--undo", action="store_true", help="put the old dataset.json, and label maps, back")
     add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.mask:
-        raise LabelSetError(
-            "--mask: what is unlabelled inside a mask would become 'ignore', and annotate never changes label maps: "
-            "'nnunet_labelset convert --manifest' with a pattern for 'mask' writes such a data set (docs/manifest.md)"
-        )
     chosen = [bool(args.annotated), bool(args.missing or args.cases), args.suggest, args.undo]
     if sum(chosen) != 1:
         raise LabelSetError("expected one of --annotated FILE, --missing LABEL --in CASE, --suggest or --undo")
@@ -75,6 +77,8 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError("--missing and --in belong together: --missing spleen --in pat_007 'site2_*'")
     if args.o and not args.suggest:
         raise LabelSetError("-o is the table of --suggest: it needs --suggest")
+    if args.mask and (args.suggest or args.undo):
+        raise LabelSetError("--mask belongs to --annotated, or to --missing and --in")
     folder = find_dataset(args.d)
     if args.undo:
         print("".join(f"as before: {path}\n" for path in undo(folder)), end="")
@@ -87,21 +91,25 @@ def run(args: argparse.Namespace) -> None:
         missing = missing_by_table(data, read_annotated(args.annotated, data.labels), args.annotated)
     else:
         missing = declared_missing(data, zip(args.missing, args.cases, strict=True))
-    notes = check_values(data, missing, read_all_values(data, args.np))
-    contract = contract_of(data, missing)
-    written = write_block(data, contract)
+    values = read_all_values(data, args.np)
+    notes = check_values(data, missing, values)
+    masks = find_masks(data, args.mask, missing, values) if args.mask else {}
+    contract = contract_of(data, missing, masks)
+    with masked_maps(data, masks, args.np) as new_maps:
+        written = write_block(data, contract, new_maps)
     print("Cases in which each label is annotated:\n")
     rows, note = shortened(coverage_table(contract, data.training))
     print(format_table(rows) + note)
     print("".join(f"note: {note}\n" for note in notes), end="")
     print("".join(f"wrote {path}\n" for path in written), end="")
+    if masks:
+        unmasked = [case for case, leaves in missing.items() if leaves and case not in masks]
+        rest = f"; without mask, as before: {some(unmasked)}" if unmasked else ""
+        print(f"wrote {len(masks)} label maps, in which 'ignore' is what nobody drew inside of the mask{rest}")
     print(f"the old one is {folder / BEFORE}; 'nnunet_labelset annotate -d {args.d} --undo' puts it back")
     number = re.match(r"Dataset(\d{3})_", folder.resolve().name)
     data_set = str(int(number[1])) if number else args.d
-    print("next:")
-    if len(written) == 1:
-        print(f"  nnUNetv2_plan_and_preprocess -d {data_set} --verify_dataset_integrity")
-    print(f"  nnunet_labelset train {data_set} 3d_fullres 0 -tr {DEFAULT_TRAINER}")
+    print("\n".join(["next:", *next_commands(data_set, contract.leaf_names, preprocessed=len(written) > 1)]))
 
 
 def _suggest(args: argparse.Namespace, data: Existing) -> None:

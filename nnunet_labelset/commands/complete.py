@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_model, add_processes
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.dataset_conversion.complete import Model, completed_splits, write_completed
 from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
@@ -13,6 +14,7 @@ from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import find_model, read_splits, reader_of
 from nnunet_labelset.nnunet.names import SPLITS
+from nnunet_labelset.nnunet.recommendation import next_commands
 
 EPILOG = """Train every fold of the model with --npz before. Completed cases are copies for training; validation keeps
 the cases as people annotated them, in the same folds. A second round takes a model trained on the new data set."""
@@ -42,4 +44,5 @@ def run(args: argparse.Namespace) -> None:
     write_json(preprocessed / SPLITS, completed_splits(model.splits, read_json(target / "dataset.json")))
     print("\n".join(notes))
     print(f"{len(notes)} completed case(s) beside the annotated ones in {target}; folds in {preprocessed / SPLITS}")
-    print(f"next: nnUNetv2_plan_and_preprocess -d {args.o}")
+    leaf_names = Contract.from_dataset_json(read_json(target / "dataset.json")).leaf_names
+    print("\n".join(["next:", *next_commands(args.o, leaf_names)]))

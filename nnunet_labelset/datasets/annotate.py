@@ -1,16 +1,16 @@
-"""Declare what is annotated in a data set that exists: the `label_sets` block of dataset.json, and nothing else.
+"""Declare what is annotated in a data set that exists: the `label_sets` block of dataset.json.
 
 Label maps stay as they are, and so does all that nnU-Net has preprocessed from them: an unlabelled voxel (0) of a case
-in which the spleen was not drawn is `background`, which stands for {background, spleen} in that case.
+in which the spleen was not drawn is `background`, which stands for {background, spleen} in that case. Only where masks
+are given (see `annotate_masks`), more is known than value 0 can say.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,12 +21,13 @@ from nnunet_labelset.contract.annotated_table import HINT
 from nnunet_labelset.contract.parser import REGIONS_VERSION, default_sets
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import read_bytes, read_json, write_bytes, write_json
+from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, raw_cases
 
 BEFORE = "dataset_before_annotate.json"  # the old dataset.json, for --undo
+OLD = "_before_annotate"  # ends the name of a folder with old label maps: only --mask writes new ones
 COMPLETE = "complete"
 SUSPICIOUS = 0.5  # a leaf that so many of the cases have is missed where it is not
 Values = Mapping[str, Mapping[int, int]]  # case -> value -> voxels
@@ -53,6 +54,8 @@ class Existing:
 def open_dataset(folder: Path, leaves: Sequence[str] | None = None) -> Existing:
     """`leaves` names the values 1, 2, ... of a data set whose `labels` are regions."""
     dataset_json = read_json(folder / "dataset.json")
+    if any(folder.glob(f"labels*{OLD}")):
+        raise LabelSetError(f"{folder}: --mask has changed label maps: 'nnunet_labelset annotate --undo' comes first")
     if BLOCK in dataset_json and not (folder / BEFORE).is_file():
         raise LabelSetError(
             f"{folder / 'dataset.json'} has a '{BLOCK}' block that annotate did not write: edit it by hand, or delete "
@@ -116,14 +119,20 @@ def missing_by_table(data: Existing, annotated: Mapping[str, LabelSet], table: s
     return {name: data.labels.full_set - {0} - leaves for name, leaves in annotated.items()}
 
 
-def contract_of(data: Existing, missing: Mapping[str, LabelSet]) -> Contract:
-    """A protocol for every set of missing leaves: there, `background` may be any of them."""
+def contract_of(data: Existing, missing: Mapping[str, LabelSet], masked: Collection[str] = ()) -> Contract:
+    """A protocol for every set of missing leaves: there, `background` may be any of them; with a mask, `ignore` may."""
     protocols, cases = {}, {}
+    has_ignore = data.labels.has_ignore or bool(masked)
+    plain = default_sets(data.labels.num_leaves, has_ignore)
     for name, leaves in missing.items():
         cases[name] = _protocol_name(data.labels, leaves)
-        sets = default_sets(data.labels.num_leaves, data.labels.has_ignore)
-        protocols[cases[name]] = (frozenset([0]) | leaves, *sets[1:])
-    return replace(data.labels, protocols=dict(sorted(protocols.items())), cases=cases)
+        if name in masked:
+            cases[name] += " (mask)"
+            # One leaf alone would turn "not drawn" into "certainly this leaf": no mask is that exact.
+            protocols[cases[name]] = (*plain[:-1], leaves if len(leaves) > 1 else leaves | {0})
+        else:
+            protocols[cases[name]] = (frozenset([0]) | leaves, *plain[1:])
+    return replace(data.labels, protocols=dict(sorted(protocols.items())), cases=cases, has_ignore=has_ignore)
 
 
 def _protocol_name(labels: Contract, missing: LabelSet) -> str:
@@ -173,50 +182,6 @@ def check_values(data: Existing, missing: Mapping[str, LabelSet], values: Values
                 f"({some(absent, 3)}): fine if there is none in these images; if it was not drawn, declare it missing"
             )
     return notes
-
-
-def write_block(data: Existing, contract: Contract) -> list[Path]:
-    """Write the block into dataset.json and into nnU-Net's copy of it; returns the files. The old one is kept once."""
-    path = data.folder / "dataset.json"
-    new = {**data.dataset_json, BLOCK: contract.to_block()}
-    Contract.from_dataset_json(new)  # what we write, we can read
-    copies = _copies(data.folder, data.dataset_json)
-    if not (data.folder / BEFORE).is_file():
-        write_bytes(data.folder / BEFORE, read_bytes(path))
-    write_json(path, new)
-    for copy in copies:
-        write_json(copy, {**read_json(copy), BLOCK: new[BLOCK]})
-    return [path, *copies]
-
-
-def undo(folder: Path) -> list[Path]:
-    """Put the old dataset.json back, and take the block out of nnU-Net's copy; returns the files."""
-    path, before = folder / "dataset.json", folder / BEFORE
-    if not before.is_file():
-        raise LabelSetError(f"{folder}: nothing to undo: annotate has not changed this data set (no {BEFORE})")
-    content, old = read_json(path), read_json(before)
-    copies = _copies(folder, content)
-    rest = {key: value for key, value in content.items() if key != BLOCK}
-    if rest == {key: value for key, value in old.items() if key != BLOCK}:
-        write_bytes(path, read_bytes(before))
-    else:  # somebody changed more since: that stays
-        write_json(path, {**rest, **({BLOCK: old[BLOCK]} if BLOCK in old else {})})
-    for copy in copies:
-        known = {key: value for key, value in read_json(copy).items() if key != BLOCK}
-        write_json(copy, {**known, **({BLOCK: old[BLOCK]} if BLOCK in old else {})})
-    before.unlink()
-    return [path, *copies]
-
-
-def _copies(folder: Path, dataset_json: Mapping[str, Any]) -> list[Path]:
-    """nnU-Net's copy of dataset.json, from which trainers read, if the data set was planned already."""
-    root = os.environ.get("nnUNet_preprocessed")
-    copy = Path(root, folder.resolve().name, "dataset.json") if root else None
-    if copy is None or not copy.is_file():
-        return []
-    if read_json(copy).get("labels") != dataset_json.get("labels"):
-        raise LabelSetError(f"{copy}: 'labels' differ from those of the raw data set: plan and preprocess again first")
-    return [copy]
 
 
 def suggestion(data: Existing, values: Values) -> str:

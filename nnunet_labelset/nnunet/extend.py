@@ -18,10 +18,10 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name, new_file, read_json, write_json
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.names import DATASET, FINAL_CHECKPOINT, PLANS, model_words
 from nnunet_labelset.nnunet.raw import raw_cases
+from nnunet_labelset.nnunet.recommendation import recommended_trainer
 
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
 OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
@@ -65,7 +65,7 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
         f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:\n"
         f"  nnUNetv2_extract_fingerprint -d {number}\n"
         f"  nnUNetv2_preprocess -d {number} -plans_name {name} -c {configuration}\n"
-        f"  nnunet_labelset train {number} {configuration} 0 -tr {DEFAULT_TRAINER} -p {name} "
+        f"  nnunet_labelset train {number} {configuration} 0 -tr {recommended_trainer(new)} -p {name} "
         f"-pretrained_weights {start}"
     )
 

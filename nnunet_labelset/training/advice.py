@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.recommendation import NO_MIRRORING, reasons, recommended_trainer, sided_pairs
 
 if TYPE_CHECKING:
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
@@ -16,19 +16,6 @@ else:
     Trainer = object
 
 PATIENCE = 20  # epochs without a single voxel right; of a short training, a third
-SIDES = {"left": "right", "l": "r", "lh": "rh", "sin": "dex"}
-
-
-def sided_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Names that differ by left and right alone: 'LeftParotid' and 'RightParotid', 'kidney_l' and 'kidney_r'."""
-    words = {name: re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name) for name in names}
-    by_words = {tuple(word.lower() for word in found): name for name, found in words.items()}
-    pairs = []
-    for key, name in by_words.items():
-        other = tuple(SIDES.get(word, word) for word in key)
-        if other != key and other in by_words:
-            pairs.append((name, by_words[other]))
-    return pairs
 
 
 def dead_leaves(history: Sequence[Sequence[float]], patience: int) -> list[int]:
@@ -53,6 +40,16 @@ class AdviceMixin(Trainer):
     def foreground_names(self) -> tuple[str, ...]:
         raise NotImplementedError
 
+    def _log_recommendation(self, coverage: Mapping[str, int], training: Sequence[str]) -> None:
+        """The same advice as in the documentation, with what speaks for it in these cases."""
+        size = self.configuration_manager
+        why = reasons(coverage, len(training), size.patch_size, size.median_image_size_in_voxels)
+        if all(map(self.contract.is_fully_annotated, self.contract.cases)):
+            text = "every case is fully annotated: nnU-Net's own nnUNetTrainer would do"
+        else:
+            text = "; ".join([f"{recommended_trainer(self.contract.leaf_names)} (this is {type(self).__name__})", *why])
+        self.print_to_log_file(f"Recommended for these cases: {text}")
+
     def on_train_start(self) -> None:
         super().on_train_start()  # sets the axes of mirroring
         pairs = sided_pairs(self.contract.leaf_names)
@@ -60,7 +57,7 @@ class AdviceMixin(Trainer):
             named = ", ".join(f"'{a}' and '{b}'" for a, b in pairs[:3])
             self.print_to_log_file(
                 f"WARNING: {named} differ by side, and mirroring makes left and right the same: "
-                f"use {DEFAULT_TRAINER}_NoMirroring, or put LabelSetMixin before nnUNetTrainerNoMirroring"
+                f"use {DEFAULT_TRAINER}{NO_MIRRORING}, or put LabelSetMixin before nnUNetTrainerNoMirroring"
             )
 
     def on_epoch_end(self) -> None:

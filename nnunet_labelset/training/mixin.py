@@ -138,8 +138,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         self.print_to_log_file(
             f"Cases in which a {what} is annotated (training, validation):\n" + "\n".join(lines), add_timestamp=False
         )
+        self._log_recommendation(counts[0], training)
         for leaf, number in counts[0].items():
-            if number == 0:
+            if number == 0 and leaf != "background":  # that is known from what is excluded
                 self.print_to_log_file(f"WARNING: no training case annotates '{leaf}': it cannot be learnt well")
 
     # ------------------------------------------------------------------------------------------------ training

@@ -9,8 +9,10 @@ import pytest
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.datasets import annotate_files
 from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.volume import read_voxels
 from tests.helpers.small_dataset import label_map, write_volume
 
 LABELS = {"background": 0, "liver": 1, "spleen": 2, "tumour": 3}
@@ -169,7 +171,8 @@ def test_bad_tables(folder, tmp_path, capsys, message):
         (["--missing", "splen", "--in", "b_1"], "--missing splen: no such label; did you mean 'spleen'?"),
         (["--missing", "background", "--in", "b_1"], "--missing background: no such label"),
         (["--missing", "spleen", "--in", "c_*"], "--in c_*: no such case"),
-        (["--missing", "spleen", "--in", "b_1", "--mask", "masks"], "annotate never changes label maps"),
+        (["--suggest", "--mask", "masks"], "--mask belongs to --annotated, or to --missing and --in"),
+        (["--missing", "spleen", "--in", "b_1", "--mask", "nowhere"], "no mask of a case that lacks a label"),
     ],
 )
 def test_bad_arguments(folder, capsys, arguments, message):
@@ -201,3 +204,100 @@ def test_regions(folder, capsys):
     assert contract.sets_of("b_1")[0] == {0, 2}
     assert annotate("--missing", "spleen", "--in", "b_1", "b_2") == 0  # the names are known now
     assert contract_of(folder) == contract
+
+
+@pytest.fixture
+def masks(folder, tmp_path):
+    """A mask of the lower half for b_1; its label map has liver (1) in the first of eight slices."""
+    mask = np.zeros((8, 6, 5), np.uint8)
+    mask[:4] = 1
+    write_volume(tmp_path / "masks" / "b_1.nii.gz", mask)
+    return tmp_path / "masks"
+
+
+def values_of(path):
+    return read_voxels(path)[0][:, 0, 0].tolist()
+
+
+def test_masks(folder, masks, tmp_path, capsys):
+    """Outside of the mask background is known; inside it is one of two; a case without mask is as ever."""
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
+    assert annotate("--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2") == 0
+    assert annotate("--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2",
+                    "--mask", masks) == 0  # fmt: skip
+    out = capsys.readouterr().out
+    assert "wrote 1 label maps" in out
+    assert "without mask, as before: b_2" in out
+    assert "nnUNetv2_plan_and_preprocess -d 10" in out.rpartition("next:")[2]
+    assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 4, 4, 4, 0, 0, 0, 0]
+    assert values_of(folder / "labelsTr" / "b_2.nii.gz") == [1, 3, 0, 0, 0, 0, 0, 0]
+    assert read_json(folder / "dataset.json")["labels"] == {**LABELS, "ignore": 4}
+    contract = contract_of(folder)
+    assert contract.sets_of("b_1") == ({0}, {1}, {2}, {3}, {2, 3})
+    assert contract.sets_of("b_2") == ({0, 2}, {1}, {2}, {3}, {0, 1, 2, 3})
+    assert contract.annotated("b_1") == ("background", "liver")
+    assert verify(folder)[0] == []
+    assert "label_sets" not in read_json(copy)  # nothing is trained before it is preprocessed again
+    assert "--undo' comes first" in error(capsys, "--missing", "spleen", "--in", "b_1")
+    assert annotate("--undo") == 0
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not list(folder.glob("labelsTr_*"))
+
+
+def test_a_mask_and_one_missing_label_keep_background_possible(folder, masks, capsys):
+    assert annotate("--missing", "spleen", "--in", "b_1", "--mask", masks) == 0
+    assert contract_of(folder).sets_of("b_1")[4] == {0, 2}
+    assert contract_of(folder).sets_of("b_1")[0] == {0}
+
+
+def test_undo_after_the_masked_data_set_was_preprocessed(folder, masks, tmp_path, capsys):
+    """nnU-Net's copy belongs to what nnU-Net has preprocessed: it stays until that is renewed."""
+    copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
+    assert annotate("--missing", "spleen", "--in", "b_1", "--mask", masks) == 0
+    write_json(copy, read_json(folder / "dataset.json"))
+    content = copy.read_bytes()
+    assert annotate("--undo") == 0
+    assert copy.read_bytes() == content
+    assert read_json(folder / "dataset.json")["labels"] == LABELS
+
+
+@pytest.mark.parametrize("stopped_at", ["second label map", "dataset.json"])
+def test_a_stop_between_label_maps_and_dataset_json_can_be_undone(folder, masks, tmp_path, monkeypatch, stopped_at):
+    write_volume(masks / "b_2.nii.gz", read_voxels(masks / "b_1.nii.gz")[0])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def kill(*_):
+        raise SystemExit(137)
+
+    real, calls = annotate_files._exchange, []
+
+    def exchange(*paths):
+        calls.append(paths)
+        (kill if len(calls) == 2 else real)(*paths)
+
+    arguments = ["--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2", "--mask", masks]
+    with monkeypatch.context() as patch:
+        if stopped_at == "dataset.json":
+            patch.setattr(annotate_files, "write_json", kill)
+        else:
+            patch.setattr(annotate_files, "_exchange", exchange)
+        with pytest.raises(SystemExit):
+            annotate(*arguments)
+    assert 4 in values_of(folder / "labelsTr" / "b_1.nii.gz")
+    problems, _ = verify(folder)  # not declared: nobody can train with it
+    assert any("4" in str(problem) for problem in problems)
+    assert annotate("--undo") == 0
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_bad_masks_change_nothing(folder, masks, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    write_volume(masks / "b_2.nii.gz", np.zeros((8, 6, 5), np.uint8))
+    arguments = ("--missing", "spleen", "--in", "b_*", "--mask", masks)
+    assert "b_2.nii.gz: the mask is empty" in error(capsys, *arguments)
+    write_volume(masks / "b_2.nii.gz", np.ones((8, 6, 4), np.uint8))
+    assert "b_2.nii.gz: other geometry than the label map: size" in error(capsys, *arguments)
+    (masks / "b_2.nii.gz").write_bytes(b"no image")
+    assert "b_2.nii.gz: not readable" in error(capsys, *arguments)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

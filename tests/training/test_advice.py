@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnunet_labelset.training.advice import dead_leaves, sided_pairs
+from nnunet_labelset.nnunet.recommendation import next_commands, reasons, sided_pairs
+from nnunet_labelset.training.advice import dead_leaves
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
 from tests.training.test_trainer import TRAINERS
@@ -24,6 +25,44 @@ from tests.training.test_trainer import TRAINERS
 )
 def test_names_that_differ_by_side(names: list[str], pairs: list[tuple[str, str]]) -> None:
     assert sided_pairs(names) == pairs
+
+
+def test_next_commands_know_about_sides() -> None:
+    assert next_commands(7, ["liver", "spleen"], preprocessed=True) == [
+        "  nnunet_labelset train 7 3d_fullres 0 -tr nnUNetTrainerLabelSet"
+    ]
+    assert next_commands(7, ["kidney_l", "kidney_r"])[1].endswith(" -tr nnUNetTrainerLabelSet_NoMirroring")
+
+
+def test_reasons_are_facts_of_the_data() -> None:
+    coverage = {"background": 4, "liver": 16, "spleen": 4, "larynx": 0}
+    assert reasons({**coverage, "spleen": 5}, 16, (32, 32), (32, 32)) == []
+    (few,) = reasons(coverage, 16, (32, 32), (32, 32))
+    assert "few cases annotate 'spleen' 4 of 16" in few
+    assert "larynx" not in few  # none: another warning
+    (patch,) = reasons({"liver": 3}, 3, (16, 32), (24.0, 28.0))
+    assert "the patch (16x32) is smaller than the median volume (24x28)" in patch
+    (background,) = reasons({"background": 0, "liver": 3}, 3, (32, 32), (32, 32))
+    assert background.startswith("no case annotates background")
+
+
+def test_the_recommendation_is_said_at_the_start(in_process: tiny.NNUNet, capsys: pytest.CaptureFixture) -> None:
+    make(in_process, TRAINERS["nnUNetTrainerLeafDice"], fold="all").initialize()
+    printed = capsys.readouterr().out
+    assert "Recommended for these cases: nnUNetTrainerLabelSet (this is nnUNetTrainerLeafDice)" in printed
+    assert "the patch (16x16x16) is smaller than the median volume" in printed
+    dataset = dataset_json(in_process)
+    protocols = dataset["label_sets"]["protocols"]
+    protocols["full"] = {"background": ["background", "dot"]}
+    protocols["no_core"] = {**protocols["no_core"], "background": ["background", "dot"]}
+    protocols["merged"] = {"background": ["background", "core"]}
+    make(in_process, TRAINERS["nnUNetTrainerLabelSet"], dataset, fold="all").initialize()
+    printed = capsys.readouterr().out
+    assert "no case annotates background" in printed
+    assert "few cases annotate 'dot' 1 of 8" in printed
+    dataset["label_sets"]["protocols"] = {"full": {}, "no_core": {}, "merged": {}}
+    make(in_process, TRAINERS["nnUNetTrainerLabelSet"], dataset, fold="all").initialize()
+    assert "every case is fully annotated: nnU-Net's own nnUNetTrainer would do" in capsys.readouterr().out
 
 
 def test_dead_leaves() -> None:

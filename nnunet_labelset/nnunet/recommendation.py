@@ -1,0 +1,59 @@
+"""The one recommendation: which trainer for which data, in logs and in the lines that commands end with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+
+NO_MIRRORING = "_NoMirroring"
+SIDES = {"left": "right", "l": "r", "lh": "rh", "sin": "dex"}
+FEW = 0.25  # of the training cases
+
+
+def sided_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Names that differ by left and right alone: 'LeftParotid' and 'RightParotid', 'kidney_l' and 'kidney_r'."""
+    words = {name: re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name) for name in names}
+    by_words = {tuple(word.lower() for word in found): name for name, found in words.items()}
+    pairs = []
+    for key, name in by_words.items():
+        other = tuple(SIDES.get(word, word) for word in key)
+        if other != key and other in by_words:
+            pairs.append((name, by_words[other]))
+    return pairs
+
+
+def recommended_trainer(names: Sequence[str]) -> str:
+    """For a network with these labels."""
+    return DEFAULT_TRAINER + (NO_MIRRORING if sided_pairs(names) else "")
+
+
+def next_commands(number: int | str, names: Sequence[str], preprocessed: bool = False) -> list[str]:
+    """What to type after a data set was written."""
+    preprocess = f"  nnUNetv2_plan_and_preprocess -d {number} --verify_dataset_integrity"
+    train = f"  nnunet_labelset train {number} 3d_fullres 0 -tr {recommended_trainer(names)}"
+    return [train] if preprocessed else [preprocess, train]
+
+
+def reasons(coverage: Mapping[str, int], cases: int, patch: Sequence[int], volume: Sequence[int]) -> list[str]:
+    """Why the recommended trainer, from the data: `coverage` counts the training cases that annotate each label."""
+    found = []
+    if coverage.get("background") == 0:
+        found.append("no case annotates background (a Dice loss alone never sees it; cross entropy does)")
+    if any(p < v for p, v in zip(patch, volume, strict=False)):
+        found.append(
+            f"the patch ({_size(patch)}) is smaller than the median volume ({_size(volume)}), so that many patches "
+            "lack a label (the Dice of one batch says nothing about it there; a running Dice does)"
+        )
+    few = [
+        f"'{label}' {n} of {cases}" for label, n in coverage.items() if 0 < n <= FEW * cases and label != "background"
+    ]
+    if few:
+        found.append(f"few cases annotate {some(few, 5)} (cases are drawn so that it is seen)")
+    return found
+
+
+def _size(numbers: Sequence[int]) -> str:
+    return "x".join(f"{number:.0f}" for number in numbers)
