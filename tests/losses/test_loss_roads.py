@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nnunet_labelset import losses
 from nnunet_labelset.losses import engine
-from nnunet_labelset.losses.engine import cpu, device
+from nnunet_labelset.losses.engine import cpu, device, grouped
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, OVERLAPPING, make_problem
 
@@ -118,6 +118,44 @@ def test_number_of_threads_does_not_matter(loss, monkeypatch):
         assert torch.equal(gradient, results[0][1])
 
 
+def test_which_losses_see_a_label_set_as_a_group():
+    """All but those to which the probability of a single leaf of a larger label-set matters."""
+    problem = make_problem(*OVERLAPPING)
+    for loss in ALL:
+        tables = loss(problem.label_sets)._tables_for(problem.logits)
+        assert tables.grouped == (loss is not losses.SoftTargetDiceLoss)
+    soft_target = losses.LeafDiceCELoss(problem.label_sets)
+    for dice in (losses.soft_target_dice, losses.mean_dice):  # with the entropy, a label-set is what it is
+        soft_target.dice = dice
+        assert not soft_target._tables_for(problem.logits).grouped
+
+
+@pytest.mark.parametrize("alpha", [1, 2])
+@pytest.mark.parametrize("ignore_full_set", [False, True])
+@pytest.mark.parametrize("loss", [loss for loss in ALL if loss is not losses.SoftTargetDiceLoss])
+def test_groups_give_what_single_leaves_give(loss, ignore_full_set, alpha, monkeypatch):
+    """Random label-sets and float32; some chunks have masses that vanish, and are left to the exact mathematics."""
+    monkeypatch.setattr(cpu, "CHUNK", 2048)
+    asked: list[bool] = []
+    too_small = grouped._too_small
+    monkeypatch.setattr(grouped, "_too_small", lambda s, t: (asked.append(too_small(s, t)), asked[-1])[1])
+    generator = torch.Generator().manual_seed(3)
+    members = torch.rand(20, 6, generator=generator) < 0.4
+    supersets = [row.nonzero().flatten().tolist() for row in members if row.any()]
+    problem = make_problem(6, [*supersets, list(range(6))], shape=(3, 400))
+    module = loss(problem.label_sets, **({"alpha": alpha} if loss.dice else {}))
+    module.ignore_full_set = ignore_full_set
+    logits = problem.logits.detach().float()
+    logits[0, :, 0] *= 200
+    value, gradient = with_gradient(module, logits, problem.target)
+    assert set(asked) == ({True, False} if module.gamma is not None else {False})
+    monkeypatch.setattr(cpu, "group_sums", lambda *_: None)
+    monkeypatch.setattr(cpu, "group_gradient", lambda *_: False)
+    expected, exact = with_gradient(module, logits.double(), problem.target)
+    torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
+    torch.testing.assert_close(gradient.double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+
+
 def test_error_in_a_thread_is_an_error_of_the_loss(monkeypatch):
     def broken(*_):
         raise RuntimeError("out of memory")
@@ -127,6 +165,6 @@ def test_error_in_a_thread_is_an_error_of_the_loss(monkeypatch):
     problem = make_problem(*OVERLAPPING, shape=(3000,))
     module = losses.LeafDiceLoss(problem.label_sets)
     value = module(problem.logits, problem.target)
-    monkeypatch.setattr(cpu, "chunk_gradient", broken)
+    monkeypatch.setattr(cpu, "group_gradient", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         torch.autograd.grad(value, problem.logits)

@@ -16,7 +16,7 @@ from nnunet_labelset.losses.engine.tables import Tables
 def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> Tensor:
     """Sums over the voxels `(B, R)`, to be named by `split_sums`: P, I, R and entropy, then what only counts voxels."""
     leaves = tables.leaves
-    outside = _look_up(tables.outside, k) if tables.entropy or tables.marginal else None
+    outside = look_up(tables.outside, k) if tables.entropy or tables.marginal else None
     p, log_s = _loaded(x, tables), None
     if tables.entropy:
         p = p.log_softmax(1)
@@ -25,11 +25,12 @@ def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> Tensor:
         p = p.exp_() if tables.entropy else p.softmax(1)
         if tables.marginal:
             p = _marginal(p, outside, log_s)
-    weights = _look_up(tables.weights, k)  # (B, R, n)
+    weights = look_up(tables.weights, k)  # (B, R, n)
     counting = len(tables.weights) - tables.entropy if tables.own_reference or not tables.dice else leaves
     counted = weights[:, counting:].sum(2)
     if tables.entropy:
-        weights[:, -1:].mul_(_focal(log_s, k, tables))
+        assert log_s is not None
+        weights[:, -1:].mul_(focal(*_share(log_s, k, tables), tables.gamma) if tables.gamma else log_s)
     if tables.dice:
         weights[:, : 2 * leaves].unflatten(1, (2, leaves)).mul_(p[:, None])
         if tables.alpha == 2:
@@ -39,11 +40,11 @@ def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> Tensor:
 
 def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Tensor | None = None) -> Tensor:
     """Gradient by the logits `(B, C, n)`, into `out` if given; `slopes` `(B, R, K)` from `gradient_slopes`."""
-    leaves, focal = tables.leaves, bool(tables.gamma)
-    outside = _look_up(tables.outside, k) if tables.entropy or tables.marginal else None
+    leaves = tables.leaves
+    outside = look_up(tables.outside, k) if tables.entropy or tables.marginal else None
     p = _loaded(x, tables).softmax(1)
     gradient = h = None
-    slope = _look_up(slopes, k)  # (B, R, n)
+    slope = look_up(slopes, k)  # (B, R, n)
     if tables.entropy:
         h = slope[:, -1:].clone()  # d loss / d log s; not a view, which would keep the rest
     if tables.dice:
@@ -56,8 +57,10 @@ def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Te
         del by_p
     if h is not None:
         # The softmax does not see whether these are logits or logarithms of probabilities; the mass does.
-        log_s, q = _within_set(_loaded(x, tables).log_softmax(1) if focal else x, outside, p.dtype, with_mass=focal)
-        h = h.mul_(_focal_slope(log_s, k, tables)) if focal else h
+        log_p = _loaded(x, tables).log_softmax(1) if tables.gamma else x
+        log_s, q = _within_set(log_p, outside, p.dtype, with_mass=bool(tables.gamma))
+        if log_s is not None and tables.gamma:
+            h.mul_(focal_slope(*_share(log_s, k, tables), tables.gamma))
         q.sub_(p)
         return torch.mul(q, h, out=out) if gradient is None else torch.addcmul(gradient, q, h, out=out)
     assert gradient is not None
@@ -79,7 +82,7 @@ def gradient_slopes(tables: Tables, gradients: Tensor) -> Tensor:
     return torch.cat([by_leaf.flatten(1, 2), slopes[:, 2 * leaves :]], 1)
 
 
-def _look_up(table: Tensor, k: Tensor) -> Tensor:
+def look_up(table: Tensor, k: Tensor) -> Tensor:
     """Columns of a table `(R, K)` or `(B, R, K)` by set index: `(B, R, n)`."""
     rows = table.shape[-2]
     return table.expand(len(k), -1, -1).gather(2, k.expand(-1, rows, -1))
@@ -108,24 +111,18 @@ def _marginal(p: Tensor, outside: Tensor | None, log_s: Tensor | None) -> Tensor
     return torch.where(outside, p, s)
 
 
-def _focal(log_s: Tensor | None, k: Tensor, tables: Tables) -> Tensor:
-    """`(1 - s / |g|)**gamma * log(s / |g|)`; for gamma 0 `log s`, the constant is left out."""
-    assert log_s is not None
-    if not tables.gamma:
-        return log_s
-    log_x = _log_share(log_s, k, tables)
-    return (-log_x.expm1()) ** tables.gamma * log_x
+def focal(log_x: Tensor, rest: Tensor, gamma: float) -> Tensor:
+    """`(1 - x)**gamma * log x` from `log x` and `1 - x`, which are known to more digits than x."""
+    return rest**gamma * log_x
 
 
-def _focal_slope(log_s: Tensor | None, k: Tensor, tables: Tables) -> Tensor:
-    """Derivative of `_focal` by log s."""
-    assert log_s is not None
-    assert tables.gamma
-    log_x = _log_share(log_s, k, tables)
-    rest = (-log_x.expm1()).clamp_min(torch.finfo(log_x.dtype).tiny)
-    return rest ** (tables.gamma - 1) * (rest - tables.gamma * log_x.exp() * log_x)
+def focal_slope(log_x: Tensor, rest: Tensor, gamma: float) -> Tensor:
+    """Derivative of `focal` by log x."""
+    rest = rest.clamp_min(torch.finfo(rest.dtype).tiny)
+    return rest ** (gamma - 1) * torch.addcmul(rest, 1 - rest, log_x, value=-gamma)
 
 
-def _log_share(log_s: Tensor, k: Tensor, tables: Tables) -> Tensor:
-    """`log(s / |g|)`; rounding may leave it a hair above 0, where the focal loss has no meaning."""
-    return (log_s - _look_up(tables.log_size, k)).clamp_max_(0)
+def _share(log_s: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    """`log x` and `1 - x` of `x = s / |g|`; rounding may leave x above 1, where the focal loss has no meaning."""
+    log_x = (log_s - look_up(tables.log_size, k)).clamp_max_(0)
+    return log_x, log_x.expm1().neg_()

@@ -19,6 +19,13 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, gradient_slopes
+from nnunet_labelset.losses.engine.grouped import (
+    group_columns,
+    group_gradient,
+    group_slopes,
+    group_sums,
+    sums_of_groups,
+)
 from nnunet_labelset.losses.engine.tables import Tables
 
 CHUNK = 2**17  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
@@ -32,23 +39,34 @@ os.register_at_fork(after_in_child=_pools.clear)  # a fork has the pools but not
 def cpu_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     x, k = logits.flatten(2), target.flatten(2)
     places = _places(x)
-    rows = chunk_sums(x.new_zeros(1, x.shape[1], 1), k.new_zeros((1, 1, 1), dtype=torch.int64), tables)
-    sums = rows.new_empty(len(places), rows.shape[1])
+    sums = tables.weights.new_zeros(len(places), tables.columns)
+    by_group = sums.new_zeros(len(places), group_columns(tables), dtype=torch.float64)
 
     def work(number: int, b: int, voxels: slice) -> None:
-        sums[number] = chunk_sums(*_chunk(x, k, b, voxels), tables)[0]
+        chunk = _chunk(x, k, b, voxels)
+        found = group_sums(*chunk, tables) if tables.grouped else None
+        if found is None:
+            sums[number] = chunk_sums(*chunk, tables)[0]
+        else:
+            by_group[number] = found
 
     _side_by_side(work, places)
-    return sums.unflatten(0, (len(x), -1)).sum(1, dtype=torch.float64).to(sums.dtype)
+    total = sums.unflatten(0, (len(x), -1)).sum(1, dtype=torch.float64)
+    if tables.grouped:
+        total += sums_of_groups(by_group.unflatten(0, (len(x), -1)).sum(1), tables)
+    return total.to(sums.dtype)
 
 
 def cpu_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor) -> Tensor:
     slopes = gradient_slopes(tables, gradients)
+    by_leaf, by_set = group_slopes(tables, gradients) if tables.grouped else (slopes, slopes)
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
     x, k, flat = logits.flatten(2), target.flatten(2), gradient.flatten(2)
 
     def work(_: int, b: int, voxels: slice) -> None:
-        chunk_gradient(*_chunk(x, k, b, voxels), tables, slopes[b : b + 1], flat[b : b + 1, :, voxels])
+        chunk, one, out = _chunk(x, k, b, voxels), slice(b, b + 1), flat[b : b + 1, :, voxels]
+        if not tables.grouped or not group_gradient(*chunk, tables, (by_leaf[one], by_set[one]), out):
+            chunk_gradient(*chunk, tables, slopes[one], out)
 
     _side_by_side(work, _places(x))
     return gradient

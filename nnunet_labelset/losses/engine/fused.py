@@ -63,7 +63,7 @@ def _launch(kernel: str, grid: tuple[int, ...], *arguments: object, **options: o
 def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     """Sums `(B, R + 1)` in the order of `split_sums`; in the last column, the number of bad set indices."""
     (x, k), axes = _views(logits, target)
-    rows, sets = _rows(tables), tables.weights.shape[1]
+    rows, sets = tables.columns, tables.weights.shape[1]
     block_c, block_n = _blocks(tables)
     voxels = x[0, 0].numel()
     blocks = -(-voxels // (block_n * PROGRAMS))  # per program
@@ -85,7 +85,7 @@ def fused_finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[
     _launch(
         "finish_kernel", (1,),
         sums, loss, gradients, fine, len(sums), options.epsilon, float(options.weight_dice), float(options.weight_ce),
-        LEAVES=tables.leaves, ROWS=_rows(tables), BLOCK_B=_power_of_two(len(sums)),
+        LEAVES=tables.leaves, ROWS=tables.columns, BLOCK_B=_power_of_two(len(sums)),
         BLOCK_C=_power_of_two(tables.leaves), DICE=tables.dice, ENTROPY=tables.entropy,
         OWN_REFERENCE=tables.own_reference, BATCH_DICE=options.batch_dice,
         FIRST=0 if options.include_background else 1,
@@ -128,11 +128,6 @@ def _options(tables: Tables) -> dict[str, Any]:
         "ALPHA": tables.alpha,
         "FOCAL": bool(tables.gamma),
     }
-
-
-def _rows(tables: Tables) -> int:
-    """Columns of the sums."""
-    return len(tables.weights) + tables.entropy + (tables.leaves if tables.dice and not tables.own_reference else 0)
 
 
 def _blocks(tables: Tables) -> tuple[int, int]:

@@ -29,6 +29,9 @@ class Tables:
     alpha: int
     gamma: float | None  # None: no entropy; 0: cross entropy; else focal
     own_reference: bool  # R has rows of its own; else its weights are those of I
+    inside: Tensor  # (C, K) 1 and 0, the leaf is in the label-set
+    beyond: Tensor  # (C,) the weight of x**alpha in P outside of the label-set, if `grouped`
+    grouped: bool  # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
 
     @property
     def leaves(self) -> int:
@@ -37,6 +40,11 @@ class Tables:
     @property
     def entropy(self) -> bool:
         return self.gamma is not None
+
+    @property
+    def columns(self) -> int:
+        """How many sums there are: see `split_sums`."""
+        return len(self.weights) + self.entropy + (self.leaves if self.dice and not self.own_reference else 0)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Tables:
         """The same on another device, the weights in the dtype of the sums."""
@@ -64,6 +72,7 @@ def make_tables(
     inside, size = member.double(), member.sum(1, keepdim=True).double()  # (K, C), (K, 1)
     informative = (~member.all(1, keepdim=True)).double()
     weights, slopes, marginal, own_reference = [], [], False, False
+    grouped, beyond = True, inside.new_zeros(membership.shape[1])
     if dice is not None:
         counted = dice(inside, alpha)
         marginal = counted.marginal
@@ -73,6 +82,9 @@ def make_tables(
         intersection = kept * counted.intersection / shared
         reference = kept * counted.reference
         own_reference = not torch.equal(reference, intersection)
+        if gamma is None:  # a label-set that counts nowhere may as well be all leaves
+            member = member | ((prediction == 0) & (intersection == 0)).all(1, keepdim=True)
+        beyond, grouped = _grouped(member, prediction, intersection, marginal)
         weights += [prediction, intersection, *([reference] if own_reference else [])]
         # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by rounding.
         sloping = informative if marginal else torch.ones_like(informative)
@@ -92,7 +104,18 @@ def make_tables(
         int(alpha),
         None if gamma is None else float(gamma),
         own_reference,
+        member.double().T,
+        beyond,
+        grouped,
     )
+
+
+def _grouped(member: Tensor, prediction: Tensor, intersection: Tensor, marginal: bool) -> tuple[Tensor, bool]:
+    """What a leaf weighs in P outside of the label-set, and whether that and the mass are all that matters."""
+    beyond = torch.where(member, -torch.inf, prediction).amax(0).clamp_min(0)
+    as_one = (intersection == 0) & (prediction == beyond) | member
+    alone = marginal | (member.sum(1, keepdim=True) == 1) | (prediction == 0) & (intersection == 0) | ~member
+    return beyond, bool(as_one.all() and alone.all())
 
 
 class VoxelSums(NamedTuple):
