@@ -263,6 +263,51 @@ def test_assd_and_nsd_equal_surface_distance(surface_distance):
         assert ours.percentile(100) == pytest.approx(surface_distance.compute_robust_hausdorff(theirs, 100), abs=1e-3)
 
 
+def voxel_faces(mask, spacing):
+    """MeshMetrics' surface, which VTK calls a surface net without smoothing: the faces of the voxels, `(low, high)`."""
+    padded = np.pad(mask, 1).astype(np.int8)
+    low, high = [], []
+    for axis in range(3):
+        at, half = np.argwhere(np.diff(padded, axis=axis)).astype(float), np.full(3, 0.5)
+        at[:, axis] += 0.5  # between the two voxels
+        half[axis] = 0
+        low.append((at - half) * spacing)
+        high.append((at + half) * spacing)
+    return np.concatenate(low), np.concatenate(high)
+
+
+def test_nsd_close_to_meshmetrics(surface_distance):
+    """MeshMetrics measures from the centres of the two triangles of a voxel face to the nearest point of a face."""
+    rng = np.random.default_rng(4)
+    apart = []
+    for spacing in ((1, 1, 1), (1, 1, 1), (2, 1, 1), (0.8, 0.8, 0.8), (3, 0.8, 0.8)) * 2:
+        grid = (np.indices((18, 24, 24)) - 11.5) * np.reshape(spacing, (3, 1, 1, 1))
+        radius, shift = rng.uniform(5, 7), rng.normal(size=3)
+        masks = [((grid - move.reshape(3, 1, 1, 1)) ** 2).sum(0) <= radius**2 for move in (np.zeros(3), 2 * shift)]
+        tolerance = rng.uniform(1, 3)
+        ours = surface_distances(*masks, spacing).share_within(tolerance)
+        theirs = surface_distance.compute_surface_distances(*masks, spacing)
+        expected = surface_distance.compute_surface_dice_at_tolerance(theirs, tolerance)
+        assert ours == pytest.approx(expected, abs=1e-6)
+        apart.append(ours - nsd_of_faces([voxel_faces(mask, np.array(spacing)) for mask in masks], tolerance))
+    assert np.abs(apart).max() < 0.1
+    assert abs(np.mean(apart)) < 0.03
+
+
+def nsd_of_faces(surfaces, tolerance):
+    within = total = 0.0
+    for (low, high), (other_low, other_high) in (surfaces, surfaces[::-1]):
+        size = high - low
+        areas = np.where(size > 0, size, 1).prod(1)
+        for share in (1 / 3, 2 / 3):  # centres of the triangles of a face that is cut from corner to corner
+            points = (low + share * size)[:, None]
+            nearest = np.clip(points, other_low, other_high)
+            distances = np.sqrt(((points - nearest) ** 2).sum(-1)).min(1)
+            within += (areas / 2)[distances <= tolerance].sum()
+            total += (areas / 2).sum()
+    return within / total
+
+
 def test_close_to_monai():
     """MONAI counts border voxels instead of areas: the same to within a voxel, on a smooth body."""
     monai = pytest.importorskip("monai.metrics")
