@@ -1,6 +1,6 @@
 """Regions with missing details: whole tumour > core > enhancing, half of the cases with the outermost contour only.
 
-    python benchmarks/regions.py --folder /tmp/regions --epochs 10 --seeds 3
+    python -m benchmarks.regions -o results/
 
 Three ways to train on the same images, each with nnU-Net's own commands, scored on complete volumes that none has seen:
 
@@ -9,29 +9,33 @@ Three ways to train on the same images, each with nnU-Net's own commands, scored
 - background: plain nnU-Net; what was not drawn is believed to be absent.
 
 The scanner of the incomplete cases shows everything brighter. Label-sets are sampled by leaf; for the loss alone, set
-`nnunet_labelset_sampling=uniform`.
+`nnunet_labelset_sampling=uniform`. A second call goes on where the first one ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813
 
+from benchmarks.accuracy.prepare import write
+from benchmarks.accuracy.tables import collect, scores
+from benchmarks.commands import Commands, difference, head, row, side_by_side
+from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.nnunet.discovery import trainers_folder
 from nnunet_labelset.study.phantom.shapes import ellipsoid, smooth_noise
 
 SHAPE = (40, 40, 40)
 REGIONS = {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
 CONTRAST = {"complete": (0.0, 1.0, 2.0, 3.0), "contour": (0.0, 1.6, 2.6, 3.6)}
-WAYS = {"label-sets": (921, "nnUNetTrainerLeafDiceCE_short"), "ignore": (922, "nnUNetTrainer_short")}
-WAYS |= {"background": (923, "nnUNetTrainer_short")}
+WAYS = {
+    "label-sets": ("Dataset921_LabelSets", "nnUNetTrainerLeafDiceCE_short"),
+    "ignore": ("Dataset922_Ignore", "nnUNetTrainer_short"),
+    "background": ("Dataset923_Background", "nnUNetTrainer_short"),
+}
+TRAINING, TEST = range(24), range(1000, 1016)
 
 
 def volume(seed: int, scanner: str) -> tuple[np.ndarray, np.ndarray]:
@@ -46,19 +50,19 @@ def volume(seed: int, scanner: str) -> tuple[np.ndarray, np.ndarray]:
     return (image + rng.normal(0, 0.3, SHAPE)).astype(np.float32), labels
 
 
-def write(raw: Path, way: str, cases: int) -> None:
-    number, _ = WAYS[way]
-    folder = raw / f"Dataset{number}_Regions"
+def write_raw(raw: Path, way: str) -> None:
+    """The data set of a way; the test volumes are complete."""
+    folder = raw / WAYS[way][0]
     names = {}
-    for seed in range(cases):
-        scanner = "complete" if seed % 2 == 0 else "contour"
+    for seed in (*TRAINING, *TEST):
+        scanner, part = list(CONTRAST)[seed % 2], "Ts" if seed in TEST else "Tr"
         image, labels = volume(seed, scanner)
-        if scanner == "contour":
-            labels = np.where(labels > 0, {"label-sets": 1, "ignore": 4, "background": 1}[way], 0).astype(np.uint8)
-        name = f"{scanner}_{seed:03d}"
-        names[name] = scanner
-        save(folder / "imagesTr" / f"{name}_0000.nii.gz", image)
-        save(folder / "labelsTr" / f"{name}.nii.gz", labels)
+        name = f"{scanner}_{seed:04d}"
+        names[name] = scanner if seed in TRAINING else "complete"
+        if names[name] == "contour":
+            labels = np.where(labels > 0, 4 if way == "ignore" else 1, 0).astype(np.uint8)
+        write(folder / f"images{part}" / f"{name}_0000.nii.gz", image, (1, 1, 1))
+        write(folder / f"labels{part}" / f"{name}.nii.gz", labels, (1, 1, 1))
     block = {
         "version": 2,
         "leaves": {"background": 0, "edema": 1, "necrosis": 2, "enhancing": 3},
@@ -69,81 +73,91 @@ def write(raw: Path, way: str, cases: int) -> None:
         "channel_names": {"0": "T2"},
         "labels": {"background": 0, **REGIONS, **({"ignore": 4} if way == "ignore" else {})},
         "regions_class_order": [1, 2, 3],
-        "numTraining": cases,
+        "numTraining": len(TRAINING),
         "file_ending": ".nii.gz",
         **({"label_sets": block} if way == "label-sets" else {}),
     }
-    (folder / "dataset.json").write_text(json.dumps(dataset))
+    write_json(folder / "dataset.json", dataset)
 
 
-def save(path: Path, array: np.ndarray) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sitk.WriteImage(sitk.GetImageFromArray(array), str(path))
-
-
-def shrink(plans: Path) -> None:
+def cut_down(plans: Path) -> None:
     """A network that a CPU trains in minutes."""
-    content = json.loads(plans.read_text())
+    content = read_json(plans)
     configuration = content["configurations"]["3d_fullres"]
     configuration |= {"batch_size": 2, "patch_size": [32, 32, 32]}
     configuration["architecture"]["arch_kwargs"] |= {
         "n_stages": 3,
-        "features_per_stage": [12, 24, 48],
+        "features_per_stage": [8, 16, 32],
         "kernel_sizes": [[3, 3, 3]] * 3,
         "strides": [[1, 1, 1], [2, 2, 2], [2, 2, 2]],
         "n_conv_per_stage": [2, 2, 2],
         "n_conv_per_stage_decoder": [2, 2],
     }
-    plans.write_text(json.dumps(content))
+    write_json(plans, content)
 
 
-def dice(folder: Path, test: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
-    """Mean Dice of every region, by scanner of the test volume."""
-    scores: dict[str, dict[str, list[float]]] = {scanner: {name: [] for name in REGIONS} for scanner in CONTRAST}
-    for case, labels in test.items():
-        predicted = sitk.GetArrayFromImage(sitk.ReadImage(str(folder / f"{case}.nii.gz")))
-        for name, values in REGIONS.items():
-            a, b = np.isin(predicted, values), np.isin(labels, values)
-            scores[case.split("_")[0]][name].append(float(2 * (a & b).sum() / (a.sum() + b.sum())))
-    return {scanner: {name: float(np.mean(found)) for name, found in by.items()} for scanner, by in scores.items()}
+class Study:
+    """All runs in one folder, each done once."""
+
+    def __init__(self, folder: Path, epochs: int) -> None:
+        self.commands = Commands(folder, nnUNet_extTrainer=trainers_folder(), nnunet_labelset_epochs=str(epochs))
+        self.epochs, self.runs = epochs, self.commands.folder / "runs" / f"{epochs}_epochs"
+
+    def prepare(self, way: str) -> None:
+        dataset = WAYS[way][0]
+        folder = self.commands.preprocessed / dataset
+        if (folder / "prepared").is_file():
+            return
+        write_raw(self.commands.raw, way)
+        self.commands.run("nnUNetv2_plan_and_preprocess", "-d", dataset[7:10], "--no_pp", "-np", 1)
+        cut_down(folder / "nnUNetPlans.json")
+        self.commands.run("nnUNetv2_preprocess", "-d", dataset[7:10], "-c", "3d_fullres", "-np", 1)
+        (folder / "prepared").touch()
+
+    def run(self, way: str, seed: int) -> None:
+        """Train, predict, evaluate; `run.json` comes last."""
+        target, test = self.runs / f"{way}, seed {seed}", self.commands.raw / WAYS["label-sets"][0]
+        if (target / "run.json").is_file():
+            return
+        model = self.commands.train(*WAYS[way], target / "results", seed)
+        self.commands.predict(model, test / "imagesTs", target)
+        self.commands.run("nnunet_labelset", "evaluate", test / "labelsTs", target, "-np", 1, "--no_hd95")
+        write_json(target / "run.json", {"method": way, "seed": seed, "steps": 50 * self.epochs})
+        print(f"{way}, seed {seed}: done", flush=True)
+
+
+def table(methods: dict) -> str:
+    """Dice of every region and scanner, and what label-sets win or lose against each way, region by region."""
+    cases, names, lines = sorted(next(iter(methods["label-sets"].values()))), list(REGIONS), []
+    found = {way: 100 * scores(methods[way], "dice", cases, names) for way in WAYS if way in methods}  # (S, cases, R)
+    for scanner in ("", *CONTRAST):
+        rows = [i for i, case in enumerate(cases) if case.startswith(scanner)]
+        lines += head(f"scanner of the {scanner} cases" if scanner else "all test cases", "seeds", *names)
+        for way, values in found.items():
+            lines.append(row(way, len(values), *(f"{values[:, rows, i].mean():.1f}" for i in range(len(names)))))
+        for way in list(found)[1:]:
+            pairs = [(found["label-sets"][:, rows, i], found[way][:, rows, i]) for i in range(len(names))]
+            seeds = min(len(found[way]), len(found["label-sets"]))
+            lines.append(row(f"label-sets minus {way} [95 %]", seeds, *(difference(*pair) for pair in pairs)))
+        lines.append("")
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--cases", type=int, default=24)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
+    parser.add_argument("--epochs", type=int, default=10, help="of 50 steps; default: %(default)s")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
     args = parser.parse_args()
-    folders = {f"nnUNet_{name}": args.folder / name for name in ("raw", "preprocessed", "results")}
-    environment = {**os.environ, **{name: str(path) for name, path in folders.items()}, "nnUNet_def_n_proc": "1"}
-    environment |= {"nnUNet_extTrainer": trainers_folder(), "nnunet_labelset_epochs": str(args.epochs)}
-
-    def run(command: str, *arguments: object, **more: str) -> None:
-        program = [str(Path(sys.executable).parent / command), *map(str, arguments)]
-        subprocess.run(program, env={**environment, **more}, check=True, stdout=subprocess.DEVNULL)
-
-    test = {}
-    for seed in range(1000, 1008):
-        scanner = "complete" if seed % 2 == 0 else "contour"
-        image, test[f"{scanner}_{seed}"] = volume(seed, scanner)
-        save(args.folder / "images" / f"{scanner}_{seed}_0000.nii.gz", image)
-    results: dict[str, dict[str, dict]] = {way: {} for way in WAYS}
-    for way, (number, _) in WAYS.items():
-        write(folders["nnUNet_raw"], way, args.cases)
-        run("nnUNetv2_plan_and_preprocess", "-d", number, "--no_pp", "-np", 1, nnUNet_n_proc_DA="1")
-        shrink(folders["nnUNet_preprocessed"] / f"Dataset{number}_Regions" / "nnUNetPlans.json")
-        run("nnUNetv2_preprocess", "-d", number, "-c", "3d_fullres", "-np", 1)
-    for seed in range(args.seeds):
-        for way, (number, trainer) in WAYS.items():
-            options = {"nnunet_labelset_seed": str(seed), "nnUNet_n_proc_DA": "0"}
-            run("nnUNetv2_train", number, "3d_fullres", "all", "-tr", trainer, "-device", "cpu", **options)
-            output = args.folder / "predicted" / way / str(seed)
-            model = ["-d", number, "-c", "3d_fullres", "-tr", trainer, "-f", "all", "-device", "cpu"]
-            run("nnUNetv2_predict", "-i", args.folder / "images", "-o", output, *model, "-npp", 1, "-nps", 1)
-            results[way][str(seed)] = dice(output, test)
-            print(json.dumps({"way": way, "seed": seed, "dice": results[way][str(seed)]}), flush=True)
-    (args.folder / "results.json").write_text(json.dumps({"epochs": args.epochs, "dice": results}, indent=2))
+    study = Study(args.o, args.epochs)
+    for way in WAYS:
+        study.prepare(way)
+    side_by_side(args.together, [partial(study.run, way, seed) for seed in args.seeds for way in WAYS])
+    found = collect(args.o / "runs")
+    write_json(args.o / "results.json", found)
+    (args.o / "results.md").write_text("\n".join(f"## {steps} steps\n\n{table(found[steps])}" for steps in found))
+    print((args.o / "results.md").read_text())
 
 
 if __name__ == "__main__":

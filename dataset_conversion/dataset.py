@@ -129,6 +129,7 @@ def _contract(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseRe
         {case: names[key] for case, key in of_case.items()},
         has_ignore,
         {name: leaves for name, leaves in vouched.items() if leaves},
+        *(target.regions or ()),
     )
 
 

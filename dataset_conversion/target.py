@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import NOTES, write_notes
 from nnunet_labelset.dataset_conversion.records import RECORDS, output_names
+from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, read_json, write_json
 from nnunet_labelset.io.text import some
@@ -37,6 +38,7 @@ class Target:
     ending: str = ".nii.gz"
     overwrite: bool = False
     skip_bad_cases: bool = False
+    regions: Regions | None = None
 
     @property
     def place(self) -> Path:
@@ -109,11 +111,10 @@ def publish(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseResu
         (staging / part).mkdir(exist_ok=True)
     dataset_json = {
         "channel_names": {str(number): channel for number, channel in enumerate(target.channels)},
-        "labels": {name: value for value, name in enumerate(contract.value_names)},
         "numTraining": Counter(job.part for job in jobs)[TRAINING],
         "file_ending": target.ending,
         "name": target.folder.name,
-        BLOCK: contract.to_block(),
+        **contract.to_dataset_json(),
     }
     Contract.from_dataset_json(dataset_json)  # what we write, we can read
     write_notes(staging / NOTES, [(job.case, note) for job in jobs for note in results[job.case].notes])

@@ -11,6 +11,7 @@ from typing import Any
 
 from nnunet_labelset.contract import IGNORE, LabelSet
 from nnunet_labelset.dataset_conversion.meaning import Mask
+from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
     get_choice,
@@ -71,6 +72,7 @@ class Manifest:
     leaves: tuple[str, ...]
     channels: tuple[str, ...]
     sources: Mapping[str, Source]
+    regions: Regions | None = None
 
 
 def presets() -> Manifest:
@@ -82,7 +84,7 @@ def load_manifest(path: Path) -> Manifest:
     """Read and check a manifest; its sources may be `like` another one or a preset."""
     content = read_toml(path)
     where = str(path)
-    check_keys(content, {"leaves", "channels", "sources"}, where)
+    check_keys(content, {"leaves", "channels", "sources", "regions", "regions_class_order"}, where)
     leaves = get_texts(content, "leaves", where)
     channels = get_texts(content, "channels", where) if "channels" in content else ("MRI",)
     if len(leaves) < 2 or leaves[0] != "background" or len(set(leaves)) != len(leaves) or IGNORE in leaves:
@@ -96,7 +98,7 @@ def load_manifest(path: Path) -> Manifest:
         check_name(name, f"{where}: source")
         entry = _with_inherited(name, [own, shipped], where)
         sources[name] = _read_source(name, entry, leaves, channels, path)
-    return Manifest(leaves, channels, sources)
+    return Manifest(leaves, channels, sources, _read_regions(content, leaves, where))
 
 
 def _with_inherited(
@@ -192,6 +194,21 @@ def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
         if name not in leaves:
             raise LabelSetError(f"{where}: unknown leaf '{name}'{did_you_mean(name, leaves)}")
     return frozenset(leaves.index(name) for name in names)
+
+
+def _read_regions(content: Mapping[str, Any], leaves: tuple[str, ...], where: str) -> Regions | None:
+    """`[regions]` and `regions_class_order`, both in names of leaves."""
+    if "regions" not in content and "regions_class_order" not in content:
+        return None
+    table = get_table(content, "regions", where)
+    members = {name: leaf_set(names, leaves, f"{where}: regions.{name}") for name, names in table.items()}
+    if "regions_class_order" not in content:
+        raise LabelSetError(
+            f"{where}: regions_class_order: expected {len(members)} leaves, one for each of {', '.join(members)}"
+        )
+    order = get_texts(content, "regions_class_order", where)
+    leaf_set(order, leaves, f"{where}: regions_class_order")
+    return Regions(members, tuple(map(leaves.index, order))).checked(leaves, where)
 
 
 def _values(key: str, where: str) -> Iterator[str]:

@@ -121,7 +121,12 @@ def run(args: argparse.Namespace) -> None:
     )
     made = plan(sources, rows, options, {**manifest.sources, **presets().sources})
     target = Target(
-        folder, manifest.leaves, manifest.channels, overwrite=args.overwrite, skip_bad_cases=args.skip_bad_cases
+        folder,
+        manifest.leaves,
+        manifest.channels,
+        overwrite=args.overwrite,
+        skip_bad_cases=args.skip_bad_cases,
+        regions=manifest.regions,
     )
     written = write_dataset(target, made.jobs, made.problems, args.np)
     print(summary(written, folder))

@@ -69,7 +69,8 @@ class RegionLoss(nn.Module):
         self.sides = sides(membership, regions)
         self.dice, self.gamma = dice, gamma
         self.batch_dice, self.ddp = batch_dice, ddp
-        self.weight_dice, self.weight_ce = weight_dice, weight_ce * (len(regions) if sum_entropy else 1)
+        self.weight_dice, self.weight_ce = weight_dice, weight_ce
+        self.entropies = len(regions) if sum_entropy else 1
 
     @classmethod
     def like(cls, loss: LabelSetLoss, regions: Tensor, sum_entropy: bool) -> RegionLoss:
@@ -107,7 +108,7 @@ class RegionLoss(nn.Module):
         if self.dice:
             loss = loss + self.weight_dice * self._dice_loss(logits.sigmoid(), inside, known)
         if self.gamma is not None:
-            loss = loss + self.weight_ce * self._entropy(logits, inside, known)
+            loss = loss + self.weight_ce * self.entropies * self._entropy(logits, inside, known)
         return loss
 
     def _dice_loss(self, p: Tensor, inside: Tensor, known: Tensor) -> Tensor:

@@ -213,6 +213,7 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             network = self.network.module if self.is_ddp else self.network
             restored = restore_outputs(getattr(network, "_orig_mod", network), file, self.output_names)
             if restored:
+                self.training_state["extended"] = True
                 self.print_to_log_file(restored)
 
     def _encoded(self, batch: dict) -> dict:

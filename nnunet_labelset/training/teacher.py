@@ -1,4 +1,8 @@
-"""A teacher that resolves label-sets: the moving average of the weights says which leaf of its label-set a voxel is."""
+"""A teacher that resolves label-sets: it says which leaf of its label-set a voxel is.
+
+It is the moving average of the weights. In a training that `nnunet_labelset extend` has started it is the old model,
+which knows the old leaves from the first step and stays as it is, so that they are not forgotten.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +39,10 @@ class TeacherMixin(LabelSetMixin):
 
     teacher: AveragedModel | None = None
 
+    @property
+    def _old_model_teaches(self) -> bool:
+        return bool(self.training_state.get("extended"))
+
     def initialize(self) -> None:
         if self.regions:
             stop("a teacher picks one leaf of a label-set, which regions do not have: train with nnUNetTrainerLabelSet")
@@ -56,7 +64,7 @@ class TeacherMixin(LabelSetMixin):
 
     def _encoded(self, batch: dict) -> dict:
         batch = super()._encoded(batch)
-        asked = self.current_epoch >= self.teacher_start * self.num_epochs
+        asked = self._old_model_teaches or self.current_epoch >= self.teacher_start * self.num_epochs
         if self.teacher is None or not asked or not torch.is_grad_enabled():  # never in validation
             return batch
         data = batch["data"].to(self.device, non_blocking=True)
@@ -74,7 +82,8 @@ class TeacherMixin(LabelSetMixin):
         if self.teacher is None:  # not before a checkpoint or pretrained weights were read
             self.teacher = self._new_teacher()
         result = super().train_step(batch)
-        self.teacher.update_parameters(_plain(self.network))
+        if not self._old_model_teaches:
+            self.teacher.update_parameters(_plain(self.network))
         return result
 
 

@@ -139,7 +139,7 @@ def test_half_precision_does_not_overflow_and_far_logits_have_gradient() -> None
 
 def test_like_the_loss_for_leaves() -> None:
     made = RegionLoss.like(LeafDiceFocalLoss(SETS, gamma=3, batch_dice=True, weight_ce=0.5), REGIONS, True)
-    assert (made.dice, made.gamma, made.batch_dice, made.weight_dice, made.weight_ce) == (True, 3, True, 1, 1.5)
+    assert (made.dice, made.gamma, made.batch_dice, made.weight_dice, made.weight_ce) == (True, 3, True, 1, 0.5)
     assert RegionLoss.like(LeafDiceLoss(SETS), REGIONS, False).gamma is None
     assert not RegionLoss.like(MarginalCrossEntropyLoss(SETS), REGIONS, False).dice
     logits, target = problem(7)

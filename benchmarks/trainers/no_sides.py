@@ -1,0 +1,43 @@
+"""The short trainers without mirroring, which organs with sides need, and without nnU-Net's validation at the end."""
+
+from typing import Any
+
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+
+from nnunet_labelset.training.recommended import RecommendedMixin
+from nnunet_labelset.training.short import ShortMixin
+from nnunet_labelset.training.start import pretrained_file, restore_outputs
+from nnunet_labelset.training.teacher import TeacherMixin
+
+
+class NoSides(ShortMixin):
+    def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
+        *rest, _ = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
+        self.inference_allowed_mirroring_axes = None
+        return *rest, None
+
+    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
+        """The test cases are what counts."""
+
+
+class nnUNetTrainer_noSides(NoSides, nnUNetTrainer):
+    """Plain nnU-Net, which starts the outputs anew."""
+
+
+class nnUNetTrainer_noSides_keepOutputs(NoSides, nnUNetTrainer):
+    """Plain nnU-Net with the old outputs, as only our trainers have them: the strongest of the naive ways."""
+
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        file = pretrained_file()
+        names = [name for name in self.dataset_json["labels"] if name != "ignore"]
+        if file is not None:
+            self.print_to_log_file(restore_outputs(self.network, file, names))
+
+
+class nnUNetTrainerLabelSet_noSides(NoSides, RecommendedMixin, nnUNetTrainer):
+    pass
+
+
+class nnUNetTrainerLabelSetTeacher_noSides(NoSides, RecommendedMixin, TeacherMixin, nnUNetTrainer):
+    pass
