@@ -28,6 +28,7 @@ class Commands:
             "nnUNet_results": str(self.folder / "nnUNet_results"),
             "nnUNet_def_n_proc": "1",
             "nnUNet_n_proc_DA": "1",  # planning fails with 0
+            "nnUNet_extTrainer": str(Path(__file__).parent / "trainers"),
             "OMP_NUM_THREADS": "1",
             **environment,
         }

@@ -89,7 +89,7 @@ class Study:
 
     def __init__(self, data: Path, folder: Path, old_steps: int, steps: int) -> None:
         self.data, self.old_steps, self.steps = data, old_steps, steps
-        self.commands = Commands(folder, nnUNet_extTrainer=str(Path(__file__).parent / "trainers"))
+        self.commands = Commands(folder)
         self.one_at_a_time = Lock()
         self.runs = self.commands.folder / "runs" / f"{old_steps}_and_{steps}_steps"
 
@@ -98,7 +98,7 @@ class Study:
         if done.is_file():
             return
         write_raw(commands.raw, self.data)
-        commands.run("nnUNetv2_plan_and_preprocess", "-d", OLD[7:10], "--no_pp", "-np", 1)
+        commands.run("nnUNetv2_plan_and_preprocess", "-d", OLD[7:10], "--no_pp", "-npfp", 1, "-np", 1)
         cut_down(STUDIES["openkbp"], commands.preprocessed / OLD / "nnUNetPlans.json")
         commands.run("nnUNetv2_preprocess", "-d", OLD[7:10], "-c", "3d_fullres", "-np", 1)
         done.touch()
@@ -171,8 +171,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of OpenKBP, a folder per patient")
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--old-steps", type=int, default=800, help="of the old model; default: %(default)s")
-    parser.add_argument("--steps", type=int, default=300, help="of every way; default: %(default)s")
+    parser.add_argument("--old-steps", type=int, default=600, help="of the old model; default: %(default)s")
+    parser.add_argument("--steps", type=int, default=200, help="of every way; default: %(default)s")
     parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
     args = parser.parse_args()
     study = Study(args.data, args.o, args.old_steps, args.steps)

@@ -24,16 +24,15 @@ from benchmarks.accuracy.prepare import write
 from benchmarks.accuracy.tables import collect, scores
 from benchmarks.commands import Commands, difference, head, row, side_by_side
 from nnunet_labelset.io.files import read_json, write_json
-from nnunet_labelset.nnunet.discovery import trainers_folder
 from nnunet_labelset.study.phantom.shapes import ellipsoid, smooth_noise
 
 SHAPE = (40, 40, 40)
 REGIONS = {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
 CONTRAST = {"complete": (0.0, 1.0, 2.0, 3.0), "contour": (0.0, 1.6, 2.6, 3.6)}
 WAYS = {
-    "label-sets": ("Dataset921_LabelSets", "nnUNetTrainerLeafDiceCE_short"),
-    "ignore": ("Dataset922_Ignore", "nnUNetTrainer_short"),
-    "background": ("Dataset923_Background", "nnUNetTrainer_short"),
+    "label-sets": ("Dataset921_LabelSets", "nnUNetTrainerLeafDiceCE_unvalidated"),
+    "ignore": ("Dataset922_Ignore", "nnUNetTrainer_unvalidated"),
+    "background": ("Dataset923_Background", "nnUNetTrainer_unvalidated"),
 }
 TRAINING, TEST = range(24), range(1000, 1016)
 
@@ -100,7 +99,7 @@ class Study:
     """All runs in one folder, each done once."""
 
     def __init__(self, folder: Path, epochs: int) -> None:
-        self.commands = Commands(folder, nnUNet_extTrainer=trainers_folder(), nnunet_labelset_epochs=str(epochs))
+        self.commands = Commands(folder, nnunet_labelset_epochs=str(epochs))
         self.epochs, self.runs = epochs, self.commands.folder / "runs" / f"{epochs}_epochs"
 
     def prepare(self, way: str) -> None:
@@ -109,7 +108,7 @@ class Study:
         if (folder / "prepared").is_file():
             return
         write_raw(self.commands.raw, way)
-        self.commands.run("nnUNetv2_plan_and_preprocess", "-d", dataset[7:10], "--no_pp", "-np", 1)
+        self.commands.run("nnUNetv2_plan_and_preprocess", "-d", dataset[7:10], "--no_pp", "-npfp", 1, "-np", 1)
         cut_down(folder / "nnUNetPlans.json")
         self.commands.run("nnUNetv2_preprocess", "-d", dataset[7:10], "-c", "3d_fullres", "-np", 1)
         (folder / "prepared").touch()
@@ -146,7 +145,7 @@ def table(methods: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
-    parser.add_argument("--epochs", type=int, default=10, help="of 50 steps; default: %(default)s")
+    parser.add_argument("--epochs", type=int, default=6, help="of 50 steps; default: %(default)s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
     args = parser.parse_args()

@@ -130,8 +130,9 @@ def _check(
         raise LabelSetError(
             "one of model and data set has regions, the other has labels: an output means another thing"
         )
-    channels = [list(json.get("channel_names", {}).values()) for json in (old_json, dataset_json)]
-    if len(channels[0]) != len(channels[1]):
+    channels = [_channels(json) for json in (old_json, dataset_json)]
+    are_ct = [[name.casefold() == "ct" for name in names] for names in channels]  # nnU-Net normalises it differently
+    if are_ct[0] != are_ct[1] or (channels[0] != channels[1] and sorted(channels[0]) == sorted(channels[1])):
         raise LabelSetError(f"the model was trained on the channels {channels[0]}, the data set has {channels[1]}")
     if channels[0] != channels[1]:
         print(f"WARNING: channels {channels[0]} of the model are {channels[1]} here; they are normalised as before")
@@ -142,6 +143,11 @@ def _check(
     if lost:
         hint = did_you_mean(lost[0], [label for label in new if label not in old])
         raise LabelSetError(f"the model knows '{lost[0]}', which is no label of the data set{hint}")
+
+
+def _channels(dataset_json: Mapping[str, Any]) -> list[str]:
+    names = dataset_json.get("channel_names", {})
+    return [str(names[key]) for key in sorted(names, key=int)]
 
 
 def _new_weights(file: Path, old: Sequence[str], new: Sequence[str], regions: bool) -> dict[str, Any]:

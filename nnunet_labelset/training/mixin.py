@@ -34,7 +34,7 @@ from nnunet_labelset.training.sampling import (
     probabilities,
     shares,
 )
-from nnunet_labelset.training.start import pretrained_file, restore_outputs
+from nnunet_labelset.training.start import plain_network, pretrained_file, read_start, restore_outputs
 from nnunet_labelset.training.stopping import stop, stop_at_contract
 from nnunet_labelset.training.validation import ValidationMixin
 
@@ -95,6 +95,8 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         training, validation = self.do_split()
         self._log_coverage(training, validation)
         super().initialize()
+        if self._start_file is not None:
+            read_start(self._start_file, plain_network(self.network), self.output_names)
         self._check_values(training)
         exit_when_terminated()
 
@@ -208,13 +210,15 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
     def on_train_start(self) -> None:
         """As nnU-Net; a network that was extended keeps the outputs of the labels that it knows."""
         super().on_train_start()
-        file = pretrained_file()
-        if file is not None and not self._resuming:
-            network = self.network.module if self.is_ddp else self.network
-            restored = restore_outputs(getattr(network, "_orig_mod", network), file, self.output_names)
+        if self._start_file is not None:
+            restored = restore_outputs(plain_network(self.network), self._start_file, self.output_names)
             if restored:
                 self.training_state["extended"] = True
                 self.print_to_log_file(restored)
+
+    @property
+    def _start_file(self) -> str | None:
+        return None if self._resuming else pretrained_file()
 
     def _encoded(self, batch: dict) -> dict:
         """The batch with set indices for values, on the training device."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,20 +26,39 @@ def pretrained_file() -> str | None:
     return parser.parse_known_args(sys.argv[1:])[0].pretrained_weights
 
 
-def restore_outputs(network: nn.Module, file: str, names: Sequence[str]) -> str | None:
-    """Copy the output layers if the file carries their names; returns what to log."""
+def plain_network(network: nn.Module) -> nn.Module:
+    """Without the wrappers of DDP and torch.compile."""
+    network = getattr(network, "module", network)
+    return getattr(network, "_orig_mod", network)
+
+
+def read_start(file: str, network: nn.Module, names: Sequence[str]) -> dict[str, Any] | None:
+    """The weights of a start file, which must fit; None for any other file: nnU-Net starts the outputs anew then."""
+    if not Path(file).is_file():
+        stop(f"-pretrained_weights {file}: no such file")
     content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False, mmap=True)
     if OUTPUTS not in content:
-        return None  # any other pretrained network: nnU-Net starts the outputs anew
+        return None
     if content[OUTPUTS] != list(names):
         stop(
             f"{file} was made for the labels {content[OUTPUTS]}, not {list(names)}: run 'nnunet_labelset extend' again"
         )
+    weights = content["network_weights"]
+    for key, here in network.state_dict().items():
+        if key not in weights or weights[key].shape != here.shape:
+            there = tuple(weights[key].shape) if key in weights else "none"
+            stop(
+                f"{file} is of another network ({key}: {there}, here {tuple(here.shape)}): train with the plans and "
+                "the configuration that 'extend' printed (-p)"
+            )
+    return weights
+
+
+def restore_outputs(network: nn.Module, file: str, names: Sequence[str]) -> str | None:
+    """Copy the output layers if the file carries their names; returns what to log."""
+    weights = read_start(file, network, names)
+    if weights is None:
+        return None
     state = network.state_dict()
-    rows = {key: value for key, value in content["network_weights"].items() if OUTPUT_LAYERS in key}
-    if {key: value.shape for key, value in rows.items()} != {
-        key: value.shape for key, value in state.items() if OUTPUT_LAYERS in key
-    }:
-        stop(f"{file}: its output layers do not fit this network: train with the plans that 'extend' wrote (-p)")
-    network.load_state_dict({**state, **rows})
+    network.load_state_dict({key: weights[key] if OUTPUT_LAYERS in key else here for key, here in state.items()})
     return f"Output layers of {len(names)} labels restored from {file}"

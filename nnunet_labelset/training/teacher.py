@@ -10,10 +10,11 @@ from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nnunet_labelset.training.mixin import LabelSetMixin
+from nnunet_labelset.training.start import plain_network
 from nnunet_labelset.training.stopping import stop
 
 
@@ -57,7 +58,7 @@ class TeacherMixin(LabelSetMixin):
         """It starts from the weights of the network, whether new, pretrained or of a checkpoint."""
         window = min(1000, max(50, self.num_epochs * self.num_iterations_per_epoch // 10))  # steps that it reaches back
         average = get_ema_multi_avg_fn(1 - 1 / window)
-        teacher = AveragedModel(_plain(self.network), multi_avg_fn=average, use_buffers=True).eval()
+        teacher = AveragedModel(plain_network(self.network), multi_avg_fn=average, use_buffers=True).eval()
         if "teacher" in self.training_state:
             teacher.load_state_dict(self.training_state["teacher"])
         return teacher
@@ -83,11 +84,5 @@ class TeacherMixin(LabelSetMixin):
             self.teacher = self._new_teacher()
         result = super().train_step(batch)
         if not self._old_model_teaches:
-            self.teacher.update_parameters(_plain(self.network))
+            self.teacher.update_parameters(plain_network(self.network))
         return result
-
-
-def _plain(network: nn.Module) -> nn.Module:
-    """The network without the wrappers of DDP and torch.compile."""
-    network = getattr(network, "module", network)
-    return getattr(network, "_orig_mod", network)

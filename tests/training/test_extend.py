@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from nnunet_labelset.cli import main
+from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice
 from tests.helpers import tiny
 
 NEW = "Dataset902_More"
@@ -18,16 +21,19 @@ OLD_TRAINER = "nnUNetTrainer_short"  # plain nnU-Net
 OLD_LABELS = {"background": 0, "shell": 1, "core": 2, "dot": 3, "ignore": 4}
 NEW_LABELS = {"background": 0, "dot": 1, "rim": 2, "core": 3, "shell": 4, "ignore": 5}  # other values: names count
 PROTOCOLS = {"rim_only": {"background": ["background", "dot", "core", "shell"]}, "full": {}}
+VALUES = {"full": [0, 4, 3, 1, 2], "rim_only": [0, 0, 0, 0, 2]}
 CASES = {"rim_0": "rim_only", "rim_1": "rim_only", "full_0": "full"}
 
 
-def write_new(raw: Path, **changes: Any) -> None:
+RIM_LAST = {"full": [0, 1, 2, 3, 4], "rim_only": [0, 0, 0, 0, 4]}  # what shell, core, dot and rim are stored as
+
+
+def write_new(raw: Path, values: dict[str, list[int]] = VALUES, **changes: Any) -> None:
     folder = raw / NEW
     for seed, (case, protocol) in enumerate(CASES.items()):
         image, labels = tiny.volume(300 + seed)
-        values = {"full": [0, 4, 3, 1], "rim_only": [0, 0, 0, 0]}[protocol]
-        labels = torch.tensor(values, dtype=torch.uint8)[torch.from_numpy(labels).long()].numpy()
-        labels[-3:] = 2
+        labels[-3:] = 4  # the rim
+        labels = np.array(values[protocol], np.uint8)[labels]
         tiny.write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", image)
         tiny.write_volume(folder / "labelsTr" / f"{case}.nii.gz", labels)
     dataset = {
@@ -107,10 +113,62 @@ def test_from_a_zip(prepared: tiny.NNUNet, model: Path, tmp_path: Path, monkeypa
     assert plans["configurations"]["3d_fullres"]["data_identifier"] == "from_zip_3d_fullres"
 
 
+def test_a_start_of_another_network_is_one_line(
+    in_process: tiny.NNUNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nnU-Net would stop with an assertion, deep inside."""
+    start = tmp_path / "start.pth"
+    monkeypatch.setattr(sys, "argv", ["nnUNetv2_train", "-pretrained_weights", str(start)])
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
+    with pytest.raises(SystemExit, match=r"start\.pth: no such file"):
+        trainer.initialize()
+    weights = {key: value[..., :1] for key, value in trainer.network.state_dict().items()}
+    torch.save({"network_weights": weights, "output_names": list(trainer.output_names)}, start)
+    with pytest.raises(SystemExit, match=r"is of another network .*: train with the plans .* 'extend' printed"):
+        tiny.make(in_process, nnUNetTrainerLeafDice).initialize()
+    torch.save({"network_weights": weights, "output_names": ["background", "liver"]}, start)
+    with pytest.raises(SystemExit, match=r"was made for the labels .*: run 'nnunet_labelset extend' again"):
+        tiny.make(in_process, nnUNetTrainerLeafDice).initialize()
+
+
+def test_a_model_of_regions(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
+    """Of plain nnU-Net; a new region has no background to start from, and starts as unlikely everywhere."""
+    nnunet = prepared_regions
+    nnunet.train("3d_fullres", "all", OLD_TRAINER)
+    model = nnunet.model_folder(OLD_TRAINER)
+    protocol = {"background": ["background", "shell", "core", "dot"]}
+    block = {
+        "version": 2,
+        "leaves": {"background": 0, "shell": 1, "core": 2, "dot": 3, "rim": 4},
+        "protocols": {"full": {}, "rim_only": protocol},
+        "cases": CASES,
+    }
+    labels = {"background": 0, "rim": 4, "whole": [1, 2, 3], "inner": [2, 3], "dot": 3, "ignore": 5}
+    write_new(nnunet.raw, RIM_LAST, labels=labels, regions_class_order=[4, 1, 2, 3], label_sets=block)
+    done = nnunet.run("nnunet_labelset", "extend", "-m", model, "-d", 902, "-p", "extended")
+    start = torch.load(nnunet.preprocessed / NEW / "start_extended_3d_fullres.pth", weights_only=False)
+    old = torch.load(model / "fold_all" / "checkpoint_final.pth", weights_only=False)["network_weights"]
+    assert start["output_names"] == ["rim", "whole", "inner", "dot"]
+    for part, first in (("weight", 0.0), ("bias", -4.0)):
+        rows = start["network_weights"][f"decoder.seg_layers.1.{part}"]
+        assert torch.equal(rows[1:], old[f"decoder.seg_layers.1.{part}"])
+        assert (rows[0] == first).all()
+    for command in [line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2")]:
+        nnunet.run(*command, "-np", 1)
+    trainer = "nnUNetTrainerLabelSet_short"
+    command = next(line.split() for line in done.stdout.splitlines() if line.startswith("  nnunet_labelset train"))
+    command[command.index("nnUNetTrainerLabelSet")] = trainer
+    command[command.index("0")] = "all"
+    assert "Output layers of 4 labels restored" in nnunet.run(*command, "-device", "cpu", nnUNet_n_proc_DA="0").stdout
+    export = ["nnunet_labelset", "export", "-d", 902, "-tr", trainer, "-p", "extended", "-o", tmp_path / "model.zip"]
+    assert "the same segmentation" in nnunet.run(*export).stdout
+
+
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
         ({"channel_names": {"0": "T2", "1": "T1"}}, [], "the channels ['T2'], the data set has ['T2', 'T1']"),
+        ({"channel_names": {"0": "CT"}}, [], "the channels ['T2'], the data set has ['CT']"),
         ({"labels": {"background": 0, "liver": 1}}, [], "no label in common"),
         ({"labels": {**NEW_LABELS, "Shell": 4, "shell": 6}}, [], "to have the highest value"),
         ({"labels": {"background": 0, "shel": 1, "core": 2, "dot": 3}}, [], "'shell', which is no label of the data set; did you mean 'shel'?"),  # noqa: E501

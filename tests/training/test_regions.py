@@ -15,6 +15,7 @@ from nnunetv2.evaluation.evaluate_predictions import load_summary_json
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.trainers.baselines import nnUNetTrainerSoftTargetDice
+from nnunet_labelset.trainers.label_set import nnUNetTrainerLabelSet
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice, nnUNetTrainerLeafDiceCE
 from nnunet_labelset.trainers.marginal import nnUNetTrainerMarginalCE, nnUNetTrainerMarginalDiceCE
 from nnunet_labelset.trainers.short import nnUNetTrainerLabelSetTeacher_short, nnUNetTrainerLeafDiceCE_short
@@ -35,11 +36,14 @@ def batch(cases: list[str], seed: int = 0, values: int = 5) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("cls", [nnUNetTrainerLeafDiceCE, nnUNetTrainerMarginalDiceCE])
+@pytest.mark.parametrize("cls", [nnUNetTrainerLeafDiceCE, nnUNetTrainerMarginalDiceCE, nnUNetTrainerLabelSet])
 def test_complete_cases_are_trained_with_nnunets_own_region_loss(regions_in_process: tiny.NNUNet, cls: type) -> None:
     ours, plain = tiny.make(regions_in_process, cls), tiny.make(regions_in_process, nnUNetTrainer)
     for trainer in (ours, plain):
+        trainer.configuration_manager.configuration["batch_dice"] = cls is nnUNetTrainerLabelSet
         trainer.initialize()
+    ours.current_epoch = ours.num_epochs - 1
+    ours.on_train_epoch_start()  # the cross entropy of nnUNetTrainerLabelSet has its full weight at last
     example = batch(["full_0", "full_1"])
     masks = [
         torch.cat([*(torch.isin(scale, torch.tensor(key)) for key in KEYS), scale == 4], 1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from nnunetv2.run.load_pretrained_weights import load_pretrained_weights
 
 from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.nnunet.extend import OUTPUTS
 from nnunet_labelset.training.teacher import resolved
 from tests.helpers import tiny
 from tests.helpers.tiny import make
@@ -38,21 +41,22 @@ def started(nnunet: tiny.NNUNet, name: str, **options):
     return trainer
 
 
+def open_voxels(trainer, example: dict) -> int:
+    """Voxels that a label-set of several leaves is left to."""
+    size = trainer.label_sets.membership.sum(1)
+    return sum(int((size[scale.long()] == 2).sum()) for scale in trainer._encoded(copy.deepcopy(example))["target"])
+
+
 def test_the_teacher_speaks_after_the_warm_up_and_in_training_only(in_process: tiny.NNUNet) -> None:
     trainer = started(in_process, "nnUNetTrainerLabelSetTeacher")
     trainer.teacher_threshold = 0.0
     trainer.train_step(batch(1, ["full_0", "part_0"], values=4))
     example = batch(0, ["part_0", "part_1"], values=5)
-    size = trainer.label_sets.membership.sum(1)
-
-    def open_voxels() -> int:
-        return sum(int((size[scale.long()] == 2).sum()) for scale in trainer._encoded(copy.deepcopy(example))["target"])
-
-    assert open_voxels() > 0
+    assert open_voxels(trainer, example) > 0
     trainer.current_epoch = 4
-    assert open_voxels() == 0
+    assert open_voxels(trainer, example) == 0
     with torch.no_grad():
-        assert open_voxels() > 0
+        assert open_voxels(trainer, example) > 0
 
 
 def test_the_teacher_follows_the_network(in_process: tiny.NNUNet) -> None:
@@ -98,3 +102,31 @@ def test_state_does_not_reach_prediction(in_process: tiny.NNUNet, tmp_path: Path
     assert {"running_dice", "teacher"} <= set(checkpoint["optimizer_state"]["param_groups"][0]["label_sets"])
     plain = make(in_process, TRAINERS["nnUNetTrainerLeafDiceCE"], fold="all")
     plain.load_checkpoint(str(tmp_path / "checkpoint.pth"))  # another trainer reads it
+
+
+def test_the_old_model_teaches_from_the_first_step(
+    in_process: tiny.NNUNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a training that `extend` has started, the teacher is the model that knew the old leaves, also after `--c`."""
+    name, start = "nnUNetTrainerLabelSetTeacher", tmp_path / "start.pth"
+    old = make(in_process, TRAINERS[name], fold="all")
+    old.initialize()
+    weights = copy.deepcopy(old.network.state_dict())
+    torch.save({"network_weights": weights, OUTPUTS: list(old.output_names)}, start)
+    with monkeypatch.context() as typed:
+        typed.setattr(sys, "argv", ["nnUNetv2_train", "-pretrained_weights", str(start)])
+        trainer = make(in_process, TRAINERS[name], fold="all")
+        trainer.initialize()
+        load_pretrained_weights(trainer.network, str(start))  # as nnUNetv2_train
+        trainer.on_train_start()
+    trainer.teacher_threshold = 0.0
+    for step in range(2):
+        trainer.train_step(batch(step, ["full_0", "part_0"], values=4))
+    assert open_voxels(trainer, batch(0, ["part_0", "part_1"], values=5)) == 0
+    trainer.save_checkpoint(str(tmp_path / "checkpoint.pth"))
+    second = make(in_process, TRAINERS[name], fold="all")
+    second.load_checkpoint(str(tmp_path / "checkpoint.pth"))
+    second.train_step(batch(2, ["full_0", "part_0"], values=4))
+    for taught in (trainer, second):
+        assert any(not torch.equal(taught.network.state_dict()[key], weights[key]) for key in weights)
+        assert all(torch.equal(taught.teacher.module.state_dict()[key], weights[key]) for key in weights)

@@ -1,23 +1,39 @@
-"""The short trainers without mirroring, which organs with sides need, and without nnU-Net's validation at the end."""
+"""The short trainers without validation, since test cases count; for organs with sides, without mirroring too."""
 
 from typing import Any
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
+from nnunet_labelset.losses import LeafDiceCELoss
+from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.short import ShortMixin
 from nnunet_labelset.training.start import pretrained_file, restore_outputs
 from nnunet_labelset.training.teacher import TeacherMixin
 
 
-class NoSides(ShortMixin):
+class Unvalidated(ShortMixin):
+    def initialize(self) -> None:
+        super().initialize()
+        self.num_val_iterations_per_epoch = 1
+
+    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
+        pass
+
+
+class nnUNetTrainer_unvalidated(Unvalidated, nnUNetTrainer):
+    pass
+
+
+class nnUNetTrainerLeafDiceCE_unvalidated(Unvalidated, LabelSetMixin, nnUNetTrainer):
+    loss_class = LeafDiceCELoss
+
+
+class NoSides(Unvalidated):
     def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
         *rest, _ = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
         self.inference_allowed_mirroring_axes = None
         return *rest, None
-
-    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
-        """The test cases are what counts."""
 
 
 class nnUNetTrainer_noSides(NoSides, nnUNetTrainer):
