@@ -2,7 +2,7 @@
 
     python -m benchmarks.regions -o results/
 
-Three ways to train on the same images, each with nnU-Net's own commands, scored on complete volumes that none has seen:
+Three ways to train on the same images, with the same network and steps, scored on complete volumes that none has seen:
 
 - label-sets: the outermost contour says "in the whole tumour", and nothing about what lies inside;
 - ignore: plain nnU-Net; what the contour encloses is ignored, for the whole tumour too, since nnU-Net knows one ignore;
@@ -15,25 +15,31 @@ The scanner of the incomplete cases shows everything brighter. Label-sets are sa
 from __future__ import annotations
 
 import argparse
-from functools import partial
+import multiprocessing
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy.prepare import write
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS, cut_down, set_environment, write
+from benchmarks.accuracy.studies import Study
 from benchmarks.accuracy.tables import collect, scores
-from benchmarks.commands import Commands, difference, head, row, side_by_side
-from nnunet_labelset.io.files import read_json, write_json
+from benchmarks.accuracy.training import run
+from benchmarks.commands import difference, head, row
+from nnunet_labelset.cli import main as nnunet_labelset
+from nnunet_labelset.io.files import write_json
 from nnunet_labelset.study.phantom.shapes import ellipsoid, smooth_noise
 
-SHAPE = (40, 40, 40)
+SHAPE = (32, 32, 32)
 REGIONS = {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
 CONTRAST = {"complete": (0.0, 1.0, 2.0, 3.0), "contour": (0.0, 1.6, 2.6, 3.6)}
-WAYS = {
-    "label-sets": ("Dataset921_LabelSets", "nnUNetTrainerLeafDiceCE_unvalidated"),
-    "ignore": ("Dataset922_Ignore", "nnUNetTrainer_unvalidated"),
-    "background": ("Dataset923_Background", "nnUNetTrainer_unvalidated"),
-}
+# Dice + CE by label-sets, and nnU-Net's own trainer twice, each on the data set of its way
+WAYS = {"label-sets": "Leaf-Dice + CE", "ignore": "plain, ignore label", "background": "plain, ignore label"}
+DATASET = DATASETS["label-sets"]
+STUDY = Study((), lambda _: iter(()), (24, 24, 24), (8, 16, 32), (2,), "T2", 1.0)
 TRAINING, TEST = range(24), range(1000, 1016)
 
 
@@ -42,16 +48,15 @@ def volume(seed: int, scanner: str) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     grid = np.meshgrid(*map(np.arange, SHAPE), indexing="ij")
     labels = np.zeros(SHAPE, np.uint8)
-    middle, radii = rng.uniform(15, 25, 3), rng.uniform(8, 13, 3)
+    middle, radii = rng.uniform(12, 20, 3), rng.uniform(6.5, 10.5, 3)
     for value, shrink in ((1, 1.0), (2, 0.62), (3, 0.33)):
         labels[ellipsoid(*grid, middle + rng.uniform(-1, 1, 3) * (value - 1), radii * shrink)] = value
     image = np.array(CONTRAST[scanner], np.float32)[labels] + 0.25 * smooth_noise(rng, SHAPE, 5)
     return (image + rng.normal(0, 0.3, SHAPE)).astype(np.float32), labels
 
 
-def write_raw(raw: Path, way: str) -> None:
+def write_raw(folder: Path, way: str) -> None:
     """The data set of a way; the test volumes are complete."""
-    folder = raw / WAYS[way][0]
     names = {}
     for seed in (*TRAINING, *TEST):
         scanner, part = list(CONTRAST)[seed % 2], "Ts" if seed in TEST else "Tr"
@@ -79,50 +84,43 @@ def write_raw(raw: Path, way: str) -> None:
     write_json(folder / "dataset.json", dataset)
 
 
-def cut_down(plans: Path) -> None:
-    """A network that a CPU trains in minutes."""
-    content = read_json(plans)
-    configuration = content["configurations"]["3d_fullres"]
-    configuration |= {"batch_size": 2, "patch_size": [32, 32, 32]}
-    configuration["architecture"]["arch_kwargs"] |= {
-        "n_stages": 3,
-        "features_per_stage": [8, 16, 32],
-        "kernel_sizes": [[3, 3, 3]] * 3,
-        "strides": [[1, 1, 1], [2, 2, 2], [2, 2, 2]],
-        "n_conv_per_stage": [2, 2, 2],
-        "n_conv_per_stage_decoder": [2, 2],
-    }
-    write_json(plans, content)
+def prepare(folder: Path, way: str) -> None:
+    """The data set of a way in a folder of its own, with a network that a CPU trains in a minute."""
+    if (folder / "prepared").is_file():
+        return
+    from nnunetv2.experiment_planning.plan_and_preprocess_api import extract_fingerprints, plan_experiments, preprocess
+
+    set_environment(folder)
+    write_raw(folder / "nnUNet_raw" / DATASET, way)
+    extract_fingerprints([801], num_processes=1, check_dataset_integrity=True)
+    plan_experiments([801])
+    cut_down(STUDY, folder / "nnUNet_preprocessed" / DATASET / "nnUNetPlans.json")
+    preprocess([801], configurations=[CONFIGURATION], num_processes=[1])
+    (folder / "prepared").touch()
 
 
-class Study:
-    """All runs in one folder, each done once."""
+def train_and_score(folder: Path, way: str, seed: int, steps: int) -> None:
+    """One run, once: `run.json` comes last."""
+    target = folder / way / "runs" / f"{steps}_steps" / f"seed {seed}"
+    if (target / "run.json").is_file():
+        return
+    set_environment(folder / way)
+    run(STUDY, folder / way, WAYS[way], seed, steps, target)
+    print(f"{way}, seed {seed}: done", flush=True)
 
-    def __init__(self, folder: Path, epochs: int) -> None:
-        self.commands = Commands(folder, nnunet_labelset_epochs=str(epochs))
-        self.epochs, self.runs = epochs, self.commands.folder / "runs" / f"{epochs}_epochs"
 
-    def prepare(self, way: str) -> None:
-        dataset = WAYS[way][0]
-        folder = self.commands.preprocessed / dataset
-        if (folder / "prepared").is_file():
-            return
-        write_raw(self.commands.raw, way)
-        self.commands.run("nnUNetv2_plan_and_preprocess", "-d", dataset[7:10], "--no_pp", "-npfp", 1, "-np", 1)
-        cut_down(folder / "nnUNetPlans.json")
-        self.commands.run("nnUNetv2_preprocess", "-d", dataset[7:10], "-c", "3d_fullres", "-np", 1)
-        (folder / "prepared").touch()
-
-    def run(self, way: str, seed: int) -> None:
-        """Train, predict, evaluate; `run.json` comes last."""
-        target, test = self.runs / f"{way}, seed {seed}", self.commands.raw / WAYS["label-sets"][0]
-        if (target / "run.json").is_file():
-            return
-        model = self.commands.train(*WAYS[way], target / "results", seed)
-        self.commands.predict(model, test / "imagesTs", target)
-        self.commands.run("nnunet_labelset", "evaluate", test / "labelsTs", target, "-np", 1, "--no_hd95")
-        write_json(target / "run.json", {"method": way, "seed": seed, "steps": 50 * self.epochs})
-        print(f"{way}, seed {seed}: done", flush=True)
+def score(folder: Path) -> dict[str, dict[str, Any]]:
+    """`{steps: {way: {seed: {case: scores}}}}` of all runs; all test cases are complete."""
+    raw = folder / "label-sets" / "nnUNet_raw" / DATASET
+    found: dict[str, dict[str, Any]] = {}
+    for way in WAYS:
+        for mark in sorted((folder / way).glob("runs/*/*/run.json")):
+            if not (mark.parent / "evaluation" / "metrics.json").is_file():
+                options = ["-djfile", str(raw / "dataset.json"), "-np", "1", "--no_hd95"]
+                nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *options])
+        for steps, methods in collect(folder / way / "runs").items():
+            found.setdefault(steps, {})[way] = methods[WAYS[way]]
+    return found
 
 
 def table(methods: dict) -> str:
@@ -145,15 +143,17 @@ def table(methods: dict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
-    parser.add_argument("--epochs", type=int, default=6, help="of 50 steps; default: %(default)s")
+    parser.add_argument("--steps", type=int, default=500, help="default: %(default)s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
     args = parser.parse_args()
-    study = Study(args.o, args.epochs)
+    folder = args.o.resolve()
     for way in WAYS:
-        study.prepare(way)
-    side_by_side(args.together, [partial(study.run, way, seed) for seed in args.seeds for way in WAYS])
-    found = collect(args.o / "runs")
+        prepare(folder / way, way)
+    runs = [(folder, way, seed, args.steps) for seed in args.seeds for way in WAYS]
+    with multiprocessing.get_context("fork").Pool(args.together, maxtasksperchild=1) as pool:
+        pool.starmap(train_and_score, runs, chunksize=1)
+    found = score(folder)
     write_json(args.o / "results.json", found)
     (args.o / "results.md").write_text("\n".join(f"## {steps} steps\n\n{table(found[steps])}" for steps in found))
     print((args.o / "results.md").read_text())

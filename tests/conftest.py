@@ -43,7 +43,7 @@ def _prepare(root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)  # of a worker that failed in the middle
     nnunet = tiny.NNUNet(root)
     tiny.write_raw(nnunet.raw)
-    nnunet.run("nnUNetv2_plan_and_preprocess", "-d", 901, "--verify_dataset_integrity", "--no_pp", "-np", 1)
+    nnunet.run("nnUNetv2_plan_and_preprocess", "-d", 901, "--verify_dataset_integrity", "--no_pp", "-npfp", 1, "-np", 1)
     nnunet.run("nnUNetv2_plan_experiment", "-d", 901, "-pl", "nnUNetPlannerResEncM")
     for plans in (nnunet.preprocessed / tiny.NAME).glob("nnUNet*Plans.json"):
         tiny.shrink_plans(plans)

@@ -13,6 +13,7 @@ from nnunet_labelset.datasets.annotate import (
     Existing,
     check_values,
     contract_of,
+    declared_merged,
     declared_missing,
     missing_by_table,
     open_dataset,
@@ -27,6 +28,13 @@ from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.recommendation import next_commands
+
+
+class Declare(argparse.Action):
+    """`--missing` and `--merged` in the order in which they were typed: the n-th --in belongs to the n-th of them."""
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: object, option: object = None) -> None:
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), (option, values)])
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,11 +52,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--missing",
+        dest="declared",
         nargs="+",
-        action="append",
-        default=[],
+        action=Declare,
         metavar="LABEL",
         help="labels that were not drawn in the cases of the --in that follows; all others were drawn",
+    )
+    parser.add_argument(
+        "--merged",
+        dest="declared",
+        nargs="+",
+        action=Declare,
+        metavar="LABEL",
+        help="labels (or a region) that were drawn as one in the cases of the --in that follows: a voxel that has the "
+        "value of one of them may be any of them",
     )
     parser.add_argument(
         "--in", nargs="+", action="append", default=[], dest="cases", metavar="CASE", help="cases, or 'site2_*'"
@@ -70,11 +87,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    chosen = [bool(args.annotated), bool(args.missing or args.cases), args.suggest, args.undo]
+    declared = args.declared or []
+    chosen = [bool(args.annotated), bool(declared or args.cases), args.suggest, args.undo]
     if sum(chosen) != 1:
-        raise LabelSetError("expected one of --annotated FILE, --missing LABEL --in CASE, --suggest or --undo")
-    if len(args.missing) != len(args.cases):
-        raise LabelSetError("--missing and --in belong together: --missing spleen --in pat_007 'site2_*'")
+        raise LabelSetError(
+            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, --suggest or "
+            "--undo"
+        )
+    if len(declared) != len(args.cases):
+        raise LabelSetError(
+            "every --missing and --merged needs an --in, and the other way round: --missing spleen --in pat_007 "
+            "'site2_*'"
+        )
     if args.o and not args.suggest:
         raise LabelSetError("-o is the table of --suggest: it needs --suggest")
     if args.mask and (args.suggest or args.undo):
@@ -89,12 +113,14 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.annotated:
         missing = missing_by_table(data, read_annotated(args.annotated, data.labels), args.annotated)
-    else:
-        missing = declared_missing(data, zip(args.missing, args.cases, strict=True))
+    pairs = [(option, names, cases) for (option, names), cases in zip(declared, args.cases, strict=True)]
+    if not args.annotated:
+        missing = declared_missing(data, [pair[1:] for pair in pairs if pair[0] == "--missing"])
+    merged = declared_merged(data, [pair[1:] for pair in pairs if pair[0] == "--merged"], missing)
     values = read_all_values(data, args.np)
-    notes = check_values(data, missing, values)
+    notes = check_values(data, missing, values, merged)
     masks = find_masks(data, args.mask, missing, values) if args.mask else {}
-    contract = contract_of(data, missing, masks)
+    contract = contract_of(data, missing, masks, merged)
     with masked_maps(data, masks, args.np) as new_maps:
         written = write_block(data, contract, new_maps)
     print("Cases in which each label is annotated:\n")

@@ -92,6 +92,8 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
         parsed.problems += named.problems
         return
     names = named.leaf_names
+    if not _same(labels.get("background"), 0):  # nnU-Net stops at it, deep inside
+        parsed.wrong(f"Expected 'labels' to declare 'background' as 0, but got {labels.get('background')!r}")
     regions: dict[str, LabelSet] = {}
     for name, value in labels.items():
         members = list(value) if isinstance(value, (list, tuple)) else [value]

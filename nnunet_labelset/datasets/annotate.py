@@ -31,6 +31,7 @@ OLD = "_before_annotate"  # ends the name of a folder with old label maps: only 
 COMPLETE = "complete"
 SUSPICIOUS = 0.5  # a leaf that so many of the cases have is missed where it is not
 Values = Mapping[str, Mapping[int, int]]  # case -> value -> voxels
+Merged = Mapping[str, Sequence[LabelSet]]  # case -> what was drawn as one in it
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,28 @@ def declared_missing(data: Existing, groups: Iterable[tuple[Sequence[str], Seque
     return {name: frozenset(leaves) for name, leaves in missing.items()}
 
 
+def declared_merged(
+    data: Existing, groups: Iterable[tuple[Sequence[str], Sequence[str]]], missing: Mapping[str, LabelSet]
+) -> Merged:
+    """What was drawn as one in each case, from `(leaves or a region, patterns of cases)`."""
+    merged: dict[str, tuple[LabelSet, ...]] = {}
+    known = [*data.labels.leaf_names[1:], *(data.labels.regions or {})]
+    for names, patterns in groups:
+        leaves = frozenset[int]()
+        for name in names:
+            if name not in known:
+                raise LabelSetError(f"--merged {name}: no such label{did_you_mean(name, known)}")
+            one = frozenset([data.labels.leaf_names.index(name)]) if name in data.labels.leaf_names else frozenset()
+            leaves |= one or (data.labels.regions or {})[name]
+        if len(leaves) < 2:
+            raise LabelSetError(f"--merged {' '.join(names)}: expected the labels that were drawn as one, two or more")
+        for case in sorted(matching(patterns, data.names)):
+            if both := [data.labels.leaf_names[leaf] for leaf in sorted(leaves & missing[case])]:
+                raise LabelSetError(f"{case}: '{both[0]}' is said to be missing, and to be merged with others")
+            merged[case] = (*merged.get(case, ()), leaves)
+    return merged
+
+
 def missing_by_table(data: Existing, annotated: Mapping[str, LabelSet], table: str | Path) -> dict[str, LabelSet]:
     """What each case of a table lacks; training cases that it leaves out, and cases that do not exist, are errors."""
     known = set(data.names)
@@ -119,28 +142,42 @@ def missing_by_table(data: Existing, annotated: Mapping[str, LabelSet], table: s
     return {name: data.labels.full_set - {0} - leaves for name, leaves in annotated.items()}
 
 
-def contract_of(data: Existing, missing: Mapping[str, LabelSet], masked: Collection[str] = ()) -> Contract:
-    """A protocol for every set of missing leaves: there, `background` may be any of them; with a mask, `ignore` may."""
+def contract_of(
+    data: Existing, missing: Mapping[str, LabelSet], masked: Collection[str] = (), merged: Merged | None = None
+) -> Contract:
+    """A protocol for every set of missing leaves: there, `background` may be any of them; with a mask, `ignore` may.
+
+    The value of a leaf that was drawn as one with others may be any of them.
+    """
     protocols, cases = {}, {}
     has_ignore = data.labels.has_ignore or bool(masked)
     plain = default_sets(data.labels.num_leaves, has_ignore)
     for name, leaves in missing.items():
-        cases[name] = _protocol_name(data.labels, leaves)
+        groups = (merged or {}).get(name, ())
+        cases[name] = _protocol_name(data.labels, leaves, groups)
         if name in masked:
             cases[name] += " (mask)"
             # One leaf alone would turn "not drawn" into "certainly this leaf": no mask is that exact.
-            protocols[cases[name]] = (*plain[:-1], leaves if len(leaves) > 1 else leaves | {0})
+            sets = [*plain[:-1], leaves if len(leaves) > 1 else leaves | {0}]
         else:
-            protocols[cases[name]] = (frozenset([0]) | leaves, *plain[1:])
+            sets = [frozenset([0]) | leaves, *plain[1:]]
+        for group in groups:
+            for leaf in group:
+                sets[leaf] |= group
+        protocols[cases[name]] = tuple(sets)
     return replace(data.labels, protocols=dict(sorted(protocols.items())), cases=cases, has_ignore=has_ignore)
 
 
-def _protocol_name(labels: Contract, missing: LabelSet) -> str:
-    names = [labels.leaf_names[leaf] for leaf in sorted(missing)]
-    present = [labels.leaf_names[leaf] for leaf in sorted(labels.full_set - {0} - missing)]
-    if not names:
-        return COMPLETE
-    return f"only {'+'.join(present)}" if 0 < len(present) < len(names) else f"without {'+'.join(names)}"
+def _protocol_name(labels: Contract, missing: LabelSet, merged: Iterable[LabelSet] = ()) -> str:
+    def joined(leaves: LabelSet) -> str:
+        return "+".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
+
+    present = labels.full_set - {0} - missing
+    parts = [f"{joined(leaves)} merged" for leaves in merged]
+    if missing:
+        only = 0 < len(present) < len(missing)
+        parts.insert(0, f"only {joined(present)}" if only else f"without {joined(missing)}")
+    return ", ".join(parts) or COMPLETE
 
 
 def read_all_values(data: Existing, processes: int) -> Values:
@@ -157,7 +194,9 @@ def read_all_values(data: Existing, processes: int) -> Values:
     return {case.name: facts[case].values or {} for case in data.cases}
 
 
-def check_values(data: Existing, missing: Mapping[str, LabelSet], values: Values) -> list[str]:
+def check_values(
+    data: Existing, missing: Mapping[str, LabelSet], values: Values, merged: Merged | None = None
+) -> list[str]:
     """Voxels against what is declared: a case that has what it is said to lack is an error, the rest are notes."""
     names = data.labels.leaf_names
     wrong = [
@@ -171,8 +210,16 @@ def check_values(data: Existing, missing: Mapping[str, LabelSet], values: Values
         raise LabelSetError("\n  ".join(["nothing was written: correct the declaration, or the label maps:", *shown]))
     notes = []
     training = [case for case in data.training if case in missing]
+    for region, members in (data.labels.regions or {}).items():
+        apart = [case for case in training if members & missing[case] and members - missing[case]]
+        if apart:
+            notes.append(
+                f"in {len(apart)} case(s) ({some(apart, 3)}) only a part of '{region}' is missing: what was drawn of "
+                f"it is taken at its word; was one outline drawn around '{region}'? Say --merged, not --missing"
+            )
     for leaf in range(1, len(names)):
-        drawn = [case for case in training if leaf not in missing[case]]
+        together = {case for case, groups in (merged or {}).items() if any(leaf in group for group in groups)}
+        drawn = [case for case in training if leaf not in missing[case] and case not in together]
         absent = [case for case in drawn if leaf not in values[case]]
         if not drawn:
             notes.append(f"'{names[leaf]}' is annotated in no training case: nothing can learn it")

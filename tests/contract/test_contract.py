@@ -250,6 +250,12 @@ class TestRegions:
         r"values of label_sets.leaves to be 0, 1, 2, ... without gaps": region_json(
             leaves={"background": 0, "edema": 2}
         ),
+        r"Expected 'labels' to declare 'background' as 0, but got \[0\]": region_json(
+            labels={**REGIONS, "background": [0]}
+        ),
+        "Expected 'labels' to declare 'background' as 0, but got None": region_json(
+            labels={name: REGIONS[name] for name in REGIONS if name != "background"}
+        ),
         "region 'core' has no leaves": region_json(labels={**REGIONS, "core": []}),
         r"region 'core': \[7\] is no value of label_sets.leaves": region_json(labels={**REGIONS, "core": [2, 7]}),
         "leaf 'edema' is in no region": region_json(labels={**REGIONS, "whole_tumour": [2, 3]}),

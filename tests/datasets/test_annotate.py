@@ -164,9 +164,12 @@ def test_bad_tables(folder, tmp_path, capsys, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected one of --annotated FILE, --missing LABEL --in CASE, --suggest or --undo"),
-        (["--missing", "spleen"], "--missing and --in belong together"),
-        (["--in", "a_1"], "--missing and --in belong together"),
+        (
+            [],
+            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, --suggest",
+        ),
+        (["--missing", "spleen"], "every --missing and --merged needs an --in"),
+        (["--in", "a_1"], "every --missing and --merged needs an --in"),
         (["--suggest", "--undo"], "expected one of"),
         (["--missing", "splen", "--in", "b_1"], "--missing splen: no such label; did you mean 'spleen'?"),
         (["--missing", "background", "--in", "b_1"], "--missing background: no such label"),
@@ -301,3 +304,33 @@ def test_bad_masks_change_nothing(folder, masks, tmp_path, capsys):
     (masks / "b_2.nii.gz").write_bytes(b"no image")
     assert "b_2.nii.gz: not readable" in error(capsys, *arguments)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_drawn_as_one(folder, capsys):
+    """One contour around liver and tumour is neither a missing tumour nor certainly liver."""
+    words = ["--merged", "liver", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_*"]
+    assert annotate(*words) == 0
+    contract = contract_of(folder)
+    liver, spleen, tumour = (contract.leaf_names.index(name) for name in ("liver", "spleen", "tumour"))
+    assert contract.cases["b_1"] == "without spleen, liver+tumour merged"
+    sets = contract.sets_of("b_1")
+    assert (sets[0], sets[liver], sets[spleen]) == ({0, spleen}, {liver, tumour}, {spleen})
+    assert contract.sets_of("b_2")[liver] == {liver}
+    for words, message in (
+        (["--merged", "liver", "--in", "b_1"], "expected the labels that were drawn as one, two or more"),
+        (["--merged", "liver", "tumor", "--in", "b_1"], "--merged tumor: no such label; did you mean 'tumour'?"),
+        (["--merged", "liver", "spleen", "--in", "b_1", "--missing", "spleen", "--in", "b_*"], "to be missing, and"),
+    ):
+        assert message in error(capsys, *words)
+    assert contract_of(folder) == contract
+
+
+def test_the_outline_of_a_region(folder):
+    content = read_json(folder / "dataset.json")
+    labels = {"background": 0, "abdomen": [1, 2], "tumour": 3}
+    for path in (folder / "dataset.json", folder.parents[1] / "preprocessed" / folder.name / "dataset.json"):
+        write_json(path, {**content, "labels": labels, "regions_class_order": [1, 3]})
+    assert annotate("--leaves", "liver", "spleen", "tumour", "--merged", "abdomen", "--in", "b_1") == 0
+    contract = contract_of(folder)
+    assert contract.sets_of("b_1") == ({0}, {1, 2}, {1, 2}, {3})
+    assert contract.annotated_regions(contract.cases["b_1"]) == ("abdomen", "tumour")

@@ -120,6 +120,22 @@ class TestContract:
         edit(folder, lambda content: content["labels"].update(whole=[1, 2]))
         only(verify(folder)[0], "'whole' is a region")
 
+    def test_a_leaf_that_no_segmentation_can_show(self, folder):
+        """Regions that overlap without being nested: nnU-Net writes one value for each, and none for what both hold."""
+
+        def change(content):
+            leaves = {name: value for name, value in content["labels"].items() if name != "ignore"}
+            first, *rest = [value for value in leaves.values() if value]
+            ignore = {"ignore": len(leaves)} if "ignore" in content["labels"] else {}
+            content["labels"] = {"background": 0, "one": [first, rest[0]], "other": rest, **ignore}
+            content["regions_class_order"] = [first, rest[-1]]
+            content["label_sets"] |= {"version": 2, "leaves": leaves}
+
+        edit(folder, change)
+        errors, warnings = verify(folder)
+        assert errors == []
+        assert [line for line in warnings if "so that no segmentation can show it" in line]
+
     def test_files_listed_in_place(self, folder):
         """nnU-Net's key `dataset`, with paths relative to the data set."""
 

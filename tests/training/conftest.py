@@ -20,7 +20,7 @@ def prepared_regions(prepared: tiny.NNUNet, tmp_path_factory: pytest.TempPathFac
     for name in ("nnUNetPlans.json", "dataset_fingerprint.json"):
         shutil.copy(prepared.preprocessed / tiny.NAME / name, target)
     shutil.copy(nnunet.raw / tiny.NAME / "dataset.json", target)
-    nnunet.run("nnUNetv2_preprocess", "-d", 901, "-c", "3d_fullres", "3d_lowres", "-np", 1)
+    nnunet.run("nnUNetv2_preprocess", "-d", 901, "-c", "2d", "3d_fullres", "3d_lowres", "-np", 1)
     return nnunet
 
 

@@ -11,15 +11,19 @@ import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
 import torch
+from batchgenerators.utilities.file_and_folder_operations import load_pickle
 from nnunetv2.evaluation.evaluate_predictions import load_summary_json
+from nnunetv2.postprocessing.remove_connected_components import apply_postprocessing_to_folder
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
+from nnunet_labelset.cli import main
 from nnunet_labelset.trainers.baselines import nnUNetTrainerSoftTargetDice
 from nnunet_labelset.trainers.label_set import nnUNetTrainerLabelSet
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice, nnUNetTrainerLeafDiceCE
 from nnunet_labelset.trainers.marginal import nnUNetTrainerMarginalCE, nnUNetTrainerMarginalDiceCE
 from nnunet_labelset.trainers.short import nnUNetTrainerLabelSetTeacher_short, nnUNetTrainerLeafDiceCE_short
 from tests.helpers import tiny
+from tests.training.conftest import enter
 
 TRAINER = "nnUNetTrainerLeafDiceCE_short"
 KEYS = [(1, 2, 3), (2, 3), 3]
@@ -149,3 +153,44 @@ def test_cascade(prepared_regions: tiny.NNUNet) -> None:
     prepared_regions.train("3d_cascade_fullres", "all", TRAINER)
     validation = prepared_regions.model_folder(TRAINER, "3d_cascade_fullres") / "fold_all" / "validation"
     assert list(load_summary_json(str(validation / "summary.json"))["mean"]) == KEYS
+
+
+def test_2d_selection_and_postprocessing(
+    prepared_regions: tiny.NNUNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """nnU-Net's commands ensemble and postprocess regions; our selection does, with what is known of every region."""
+    nnunet = enter(prepared_regions, monkeypatch, prepared_regions.results)
+    for configuration in ("2d", "3d_fullres"):
+        if not list((nnunet.model_folder(TRAINER, configuration) / "fold_0" / "validation").glob("*.npz")):
+            nnunet.train(configuration, 0, TRAINER, "--npz")
+    words = [901, "-tr", TRAINER, "-c", "2d", "3d_fullres", "-f", 0, "-np", 1]
+    nnunet.run("nnUNetv2_find_best_configuration", *words)
+    (ensemble,) = (nnunet.results / tiny.NAME / "ensembles").iterdir()
+    (ensemble / "postprocessing.pkl").unlink(missing_ok=True)
+    assert main(["find_best_configuration", *map(str, words)]) == 0
+    assert "Best by label-set-aware Dice" in capsys.readouterr().out
+    information = json.loads((nnunet.results / tiny.NAME / "inference_information.json").read_text())
+    assert len(information["all_results"]) == 3
+    summary = load_summary_json(str(ensemble / "summary.json"))
+    assert list(summary["mean"]) == KEYS
+    assert summary["annotated_cases"]["(1, 2, 3)"] >= summary["annotated_cases"]["3"]
+    chosen = Path(information["best_model_or_ensemble"]["postprocessing_file"])
+    functions, options = load_pickle(str(chosen))
+    apply_postprocessing_to_folder(
+        str(ensemble),
+        str(tmp_path / "postprocessed"),
+        functions,
+        options,
+        str(ensemble / "plans.json"),
+        str(ensemble / "dataset.json"),
+        1,
+    )
+    assert len(list((tmp_path / "postprocessed").glob("*.nii.gz"))) == len(summary["metric_per_case"])
+
+
+def test_training_goes_on(prepared_regions: tiny.NNUNet) -> None:
+    if not (prepared_regions.model_folder(TRAINER) / "fold_0" / "checkpoint_final.pth").is_file():
+        prepared_regions.train("3d_fullres", 0, TRAINER, "--npz")
+    log = prepared_regions.train("3d_fullres", 0, TRAINER, "--c", "--npz", nnunet_labelset_epochs="2")
+    assert "Epoch 1" in log
+    assert "Epoch 0" not in log

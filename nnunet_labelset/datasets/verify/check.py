@@ -122,6 +122,13 @@ def _check_names(
     for name in declared:
         if name not in training and name not in test:
             found.error("dataset.json", f"{BLOCK}.cases lists '{name}', but there is no such case: remove or rename it")
+    for leaf in range(1, contract.num_leaves if contract.regions else 0):
+        if leaf not in contract.regions_class_order:
+            found.warning(
+                "dataset.json",
+                f"regions_class_order writes no '{contract.leaf_names[leaf]}', so that no segmentation can show it and "
+                f"the regions that hold it lose it: give it a region of its own, [{leaf}], after them",
+            )
     for name in sorted(set(contract.protocols) - set(contract.cases.values())):
         found.warning("dataset.json", f"protocol '{name}' is used by no case: remove it, or give it its cases")
 
