@@ -7,8 +7,9 @@ import re
 from collections.abc import Sequence
 from itertools import combinations
 
-from nnunet_labelset.contract import IGNORE
+from nnunet_labelset.contract import IGNORE, LabelSet
 from nnunet_labelset.dataset_conversion.merge import Part, ways_to_write
+from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import some
 
@@ -53,6 +54,30 @@ def common_leaves(parts: Sequence[Part]) -> tuple[str, ...]:
             hint = did_you_mean(leaf, sorted(known - {"background"}))
             raise LabelSetError(f"--label ...+{leaf}: no data set has a label '{leaf}'{hint}")
     return leaves
+
+
+def common_regions(parts: Sequence[Part], leaves: tuple[str, ...]) -> Regions | None:
+    """By name. A leaf of a data set without regions that no region holds is a region of its own."""
+    members: dict[str, LabelSet] = {}
+    order: dict[str, int] = {}
+    for part in parts:
+        own = part.contract.regions or {}
+        for (region, values), value in zip(own.items(), part.contract.regions_class_order, strict=True):
+            names = {name for leaf in values for name in part.names[part.contract.leaf_names[leaf]]}
+            found = frozenset(map(leaves.index, names))
+            if members.setdefault(region, found) != found:
+                listed = [", ".join(leaves[leaf] for leaf in sorted(sets)) for sets in (members[region], found)]
+                raise LabelSetError(
+                    f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in {part.given}: rename it "
+                    "in one dataset.json, or unite the leaves with --label"
+                )
+            order.setdefault(region, leaves.index(part.names[part.contract.leaf_names[value]][0]))
+    if not members:
+        return None
+    for leaf in range(1, len(leaves)):
+        if not any(leaf in region for region in members.values()):
+            members[leaves[leaf]], order[leaves[leaf]] = frozenset([leaf]), leaf
+    return Regions(members, tuple(order[name] for name in members)).checked(leaves, "the data sets together")
 
 
 def remarks(parts: Sequence[Part], leaves: Sequence[str], linked: bool) -> list[str]:

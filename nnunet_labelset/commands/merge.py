@@ -7,8 +7,13 @@ import argparse
 from nnunet_labelset.commands.options import add_target
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_parts
-from nnunet_labelset.dataset_conversion.merge_names import common_channels, common_leaves, remarks, rename_labels
-from nnunet_labelset.dataset_conversion.regions import regions_of_parts
+from nnunet_labelset.dataset_conversion.merge_names import (
+    common_channels,
+    common_leaves,
+    common_regions,
+    remarks,
+    rename_labels,
+)
 from nnunet_labelset.dataset_conversion.summary import summary
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
@@ -60,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     ending = endings.pop() if len(endings) == 1 else ".nii.gz"
     folder = dataset_folder(args.o or nnunet_folder("nnUNet_raw"), args.d, args.n)
     made = merge_jobs(parts, leaves, len(channels), ending, link=not args.copy, prefix=args.prefix)
-    regions = regions_of_parts(parts, leaves)
+    regions = common_regions(parts, leaves)
     target = Target(folder, leaves, channels, ending, args.overwrite, args.skip_bad_cases, regions)
     written = write_dataset(target, made.jobs, made.problems, args.np)
     print(summary(written, folder, remarks(parts, leaves, linked=not args.copy)))
