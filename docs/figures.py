@@ -38,8 +38,8 @@ def main(demo: Path, output: Path) -> None:
     image, truth = read(raw / "imagesTs" / f"{CASE}_0000.nii.gz"), read(raw / "labelsTs" / f"{CASE}.nii.gz")
     drawn = np.isin(truth, [LEAVES.index(name) for name in BASIC])
     panels = {"T2 image": None, "truth": truth, "what the hospital drew": np.where(drawn, truth, 0)}
-    for method in ("plain nnU-Net", "Leaf-Dice"):
-        panels[method] = read(demo / "predictions" / METHODS[method] / f"{CASE}.nii.gz")
+    for title, method in (("plain nnU-Net", "plain nnU-Net"), ("with label-sets", "Leaf-Dice + CE (recommended)")):
+        panels[title] = read(demo / "predictions" / METHODS[method] / f"{CASE}.nii.gz")
     # the slice, from side to side, that shows most tissues
     plane = max(range(truth.shape[1]), key=lambda y: (len(np.unique(truth[:, y])), (truth[:, y] > 0).sum()))
     rows, columns = (np.flatnonzero((truth[:, plane] > 0).any(axis)) for axis in (1, 0))

@@ -1,6 +1,8 @@
 """Write the pages that follow from others: `python docs/generate.py` renews the command reference and the notebook.
 
-The command reference comes from the program's parsers, the notebook from the tutorial.
+The command reference comes from the program's parsers, the notebook from the tutorial. With `--record` the tutorial is
+run first (some minutes), and what it prints and draws is put into the page: every block of output keeps its lines, with
+the numbers of this run, and `...` keeps standing for lines that are left out.
 """
 
 from __future__ import annotations
@@ -8,6 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ from nnunet_labelset.cli import VERBS, module_of
 
 DOCS = Path(__file__).parent
 COMMANDS, TUTORIAL, NOTEBOOK = DOCS / "reference" / "commands.md", DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
+PICTURES = DOCS / "images" / "tutorial"
 
 
 def commands_page() -> str:
@@ -45,29 +51,107 @@ def _table(parser: argparse.ArgumentParser) -> str:
     return "\n".join(rows)
 
 
-def notebook() -> str:
-    """The tutorial as a notebook: its Python as it is, its shell in cells that begin with all variables set so far."""
-    cells, exports = [], []
-    text = TUTORIAL.read_text(encoding="utf-8")
-    for number, part in enumerate(re.split(r"(```\w*\n.*?```\n)", text, flags=re.DOTALL)):
+def blocks(text: str) -> list[tuple[str, str]]:
+    """The tutorial in pieces: its language and its text for a fenced block, "" for what is between them."""
+    pieces = []
+    for part in re.split(r"(```\w*\n.*?```\n)", text, flags=re.DOTALL):
         fence = re.fullmatch(r"```(\w*)\n(.*)```\n", part, flags=re.DOTALL)
-        if fence is None or fence[1] not in ("bash", "python"):
-            if part.strip():
-                cells.append(_cell("markdown", part.strip(), number))
-            continue
-        source = fence[2]
-        if fence[1] == "bash":
-            before = "".join(exports)
-            exports += re.findall(r"^export .*\n", source, flags=re.MULTILINE)
-            source = f"%%bash\nset -euo pipefail\n{before}{source}"
-        elif exports:
-            names = re.findall(r"(\w+)=\"\$PWD/([^\"]*)\"", "".join(exports))
-            paths = "".join(f'os.environ["{name}"] = os.path.abspath("{path}")\n' for name, path in names)
-            source = f"import os\n\n{paths}\n{source}"
-        cells.append(_cell("code", source.strip(), number))
+        pieces.append((fence[1], fence[2]) if fence else ("", part))
+    return pieces
+
+
+def notebook() -> str:
+    """The tutorial as a notebook: its Python as it is, its shell in cells that begin with all variables set so far.
+
+    What the page shows as output is the output of the cell before it.
+    """
+    cells: list[dict[str, Any]] = []
+    exports: list[str] = []
+    for number, (language, source) in enumerate(blocks(TUTORIAL.read_text(encoding="utf-8"))):
+        if language == "text":
+            lines = source.splitlines(True)
+            cells[-1]["outputs"] = [{"name": "stdout", "output_type": "stream", "text": lines}]
+        elif language not in ("bash", "python"):
+            if source.strip():
+                cells.append(_cell("markdown", source.strip(), number))
+        else:
+            if language == "bash":
+                before = "".join(exports)
+                exports += re.findall(r"^export .*\n", source, flags=re.MULTILINE)
+                source = f"%%bash\nset -euo pipefail\n{before}{source}"
+            elif not any(cell["cell_type"] == "code" and "import os" in "".join(cell["source"]) for cell in cells):
+                names = re.findall(r"(\w+)=\"\$PWD/([^\"]*)\"", "".join(exports))
+                paths = "".join(f'os.environ["{name}"] = os.path.abspath("{path}")\n' for name, path in names)
+                source = f"import os\n\n{paths}\n{source}"
+            cells.append(_cell("code", source.strip(), number))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def execute(text: str, folder: Path) -> list[str]:
+    """Run a notebook in a folder; returns what every cell of code has printed, without the name of the folder."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    content = nbformat.reads(text, 4)
+    NotebookClient(content, timeout=3600, resources={"metadata": {"path": str(folder)}}).execute()
+    printed = [
+        "".join(output["text"] for output in cell["outputs"] if output.get("name") == "stdout")
+        for cell in content["cells"]
+        if cell["cell_type"] == "code"
+    ]
+    return [text.replace(f"{folder.resolve()}/", "") for text in printed]
+
+
+def shape(line: str) -> str:
+    """A line without its numbers, and without what depends on them: the width of columns, marks of the best."""
+    line = re.sub(r"[-+]?\d[\d.,:]*(e-?\d+)?|\bnan\b", "#", re.sub(r"\\?\*|†|<", "", line))
+    return " ".join(re.sub(r"-{2,}", "--", line).split())
+
+
+def renewed(recorded: str, printed: str) -> str:
+    """A block of output with the lines of a new run; a line that is no longer printed, in its order, is an error."""
+    lines, shown = iter(printed.splitlines()), []
+    skipping = False
+    for wanted in recorded.splitlines():
+        if wanted.strip() == "...":
+            skipping = True
+            shown.append(wanted)
+            continue
+        found = next((line for line in lines if not skipping or shape(line) == shape(wanted)), None)
+        if found is None or shape(found) != shape(wanted):
+            raise ValueError(f"the tutorial shows the line {wanted!r}, but now there is {found!r} in:\n{printed}")
+        shown.append(found.rstrip())
+        skipping = False
+    if not skipping and (rest := next((line for line in lines if line.strip()), None)):
+        raise ValueError(f"the tutorial does not show the line {rest!r}")
+    return "".join(f"{line}\n" for line in shown)
+
+
+def outputs() -> list[str | None]:
+    """What the tutorial shows after each of its cells of code; None where it shows nothing."""
+    found: list[str | None] = []
+    for language, text in blocks(TUTORIAL.read_text(encoding="utf-8")):
+        if language in ("bash", "python"):
+            found.append(None)
+        elif language == "text":
+            found[-1] = text
+    return found
+
+
+def record(folder: Path) -> None:
+    """Run the tutorial in a folder, and put what it prints and draws into the page."""
+    printed = execute(notebook(), folder)
+    (folder / "printed.json").write_text(json.dumps(printed, indent=1))
+    text = TUTORIAL.read_text(encoding="utf-8")
+    for shown, now in zip(outputs(), printed, strict=True):
+        if shown is not None:
+            text = text.replace(f"```text\n{shown}```", f"```text\n{renewed(shown, now)}```")
+    TUTORIAL.write_text(text, encoding="utf-8")
+    for picture in sorted(PICTURES.glob("*.png")):
+        if (folder / "tutorial" / picture.name).is_file():  # the report is a page, photographed by hand
+            shutil.copy(folder / "tutorial" / picture.name, picture)
 
 
 def _cell(kind: str, source: str, number: int) -> dict[str, Any]:
@@ -76,5 +160,7 @@ def _cell(kind: str, source: str, number: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--record"]:
+        record(Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()))
     COMMANDS.write_text(commands_page(), encoding="utf-8")
     NOTEBOOK.write_text(notebook(), encoding="utf-8")

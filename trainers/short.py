@@ -14,6 +14,15 @@ class nnUNetTrainer_short(ShortMixin, nnUNetTrainer):
     """Plain nnU-Net, for comparison."""
 
 
+class nnUNetTrainerDice_short(ShortMixin, nnUNetTrainer):
+    """Plain nnU-Net without its cross entropy, for comparison."""
+
+    def _build_loss(self):
+        loss = super()._build_loss()
+        getattr(loss, "loss", loss).weight_ce = 0  # inside of deep supervision
+        return loss
+
+
 class nnUNetTrainerLabelSet_short(ShortMixin, RecommendedMixin, nnUNetTrainer):
     pass
 

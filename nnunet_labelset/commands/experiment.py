@@ -31,6 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("-r", type=Path, metavar="FOLDER", help="references of the test images; default: labelsTs of the data set")
     add("--cap", type=float, metavar="MM", help="cap of HD95 in evaluate (the paper: 57.6)")
     add("--exclude", nargs="+", default=[], metavar="CASE", help="training cases that no network sees")
+    add("--complete", nargs="+", type=int, default=[], metavar="ID", help="with --cv: afterwards fill in what the "
+        "networks are sure of ('nnunet_labelset complete') in a data set of this id, train on it and compare; a second "
+        "id is a second round")  # fmt: skip
     add("--withhold", type=Path, metavar="FILE", help="simulate partial annotation: first write a data set in which "
         "only what this table lists (columns case and annotated) is annotated; needs --into")  # fmt: skip
     add("--into", type=int, metavar="ID", help="id of the data set that --withhold writes")
@@ -45,6 +48,8 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError(f"Expected --cv to be at least 2 folds, but got {args.cv}")
     if (args.withhold is None) != (args.into is None):
         raise LabelSetError("--withhold FILE and --into ID belong together: the table, and the id of the new data set")
+    if bad := [number for number in args.complete if not 0 < number < 1000 or number == args.into]:
+        raise LabelSetError(f"Expected --complete to be an id from 1 to 999 of its own, but got {bad[0]}")
     if args.into is not None and not 0 < args.into < 1000:
         raise LabelSetError(f"Expected --into to be an id from 1 to 999, but got {args.into}")
     study = Study(
@@ -63,6 +68,7 @@ def run(args: argparse.Namespace) -> None:
         cap=args.cap,
         excluded=args.exclude,
         cv=args.cv is not None,
+        complete=args.complete,
         command=args.typed,
     )
     study.check()  # before a data set is written
@@ -72,5 +78,7 @@ def run(args: argparse.Namespace) -> None:
         study = replace(study, dataset=folder.name)
     run_script, slurm_script = study.write()
     print(f"{len(study.models)} models x {len(study.folds)} folds = {len(study.models) * len(study.folds)} networks")
+    if study.complete:
+        print(f"then {len(study.complete)} more round(s) on what they complete")
     print(f"on one machine:  bash {shlex.quote(str(run_script))}")
     print(f"on a cluster:    bash {shlex.quote(str(slurm_script))} --partition=... --time=...")

@@ -24,10 +24,9 @@ from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, raw_cases
+from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS, TRAINING, RawCase, raw_cases
 
 BEFORE = "dataset_before_annotate.json"  # the old dataset.json, for --undo
-OLD = "_before_annotate"  # ends the name of a folder with old label maps: only --mask writes new ones
 COMPLETE = "complete"
 SUSPICIOUS = 0.5  # a leaf that so many of the cases have is missed where it is not
 Values = Mapping[str, Mapping[int, int]]  # case -> value -> voxels
@@ -55,7 +54,7 @@ class Existing:
 def open_dataset(folder: Path, leaves: Sequence[str] | None = None) -> Existing:
     """`leaves` names the values 1, 2, ... of a data set whose `labels` are regions."""
     dataset_json = read_json(folder / "dataset.json")
-    if any(folder.glob(f"labels*{OLD}")):
+    if any(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
         raise LabelSetError(f"{folder}: --mask has changed label maps: 'nnunet_labelset annotate --undo' comes first")
     if BLOCK in dataset_json and not (folder / BEFORE).is_file():
         raise LabelSetError(

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract
-from nnunet_labelset.datasets.annotate import BEFORE, OLD, Existing
+from nnunet_labelset.datasets.annotate import BEFORE, Existing
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_bytes, read_json, reason, write_bytes, write_json
 from nnunet_labelset.nnunet.names import DATASET
+from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS
 
 
 def write_block(data: Existing, contract: Contract, new_maps: Mapping[Path, Path]) -> list[Path]:
@@ -50,7 +51,7 @@ def undo(folder: Path) -> list[Path]:
     if not before.is_file():
         raise LabelSetError(f"{folder}: nothing to undo: annotate has not changed this data set (no {BEFORE})")
     content, old = read_json(path), read_json(before)
-    if any(folder.glob(f"labels*{OLD}")):
+    if any(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
         content["labels"] = old["labels"]  # without the 'ignore' that --mask has declared
         copy = _copy_path(folder)
         if copy is not None and read_json(copy).get("labels") != old["labels"]:
@@ -75,7 +76,7 @@ def _with_block(content: Mapping[str, Any], source: Mapping[str, Any]) -> dict[s
 
 
 def _exchange(label_map: Path, replacement: Path) -> None:
-    kept = label_map.parent.with_name(label_map.parent.name + OLD) / label_map.name
+    kept = label_map.parent.with_name(label_map.parent.name + OLD_LABEL_MAPS) / label_map.name
     kept.parent.mkdir(exist_ok=True)
     os.replace(label_map, kept)
     os.replace(replacement, label_map)
@@ -83,9 +84,9 @@ def _exchange(label_map: Path, replacement: Path) -> None:
 
 def _restore_label_maps(folder: Path) -> list[Path]:
     restored = []
-    for kept in sorted(folder.glob(f"labels*{OLD}")):
+    for kept in sorted(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
         for file in sorted(kept.iterdir()):
-            restored.append(kept.with_name(kept.name.removesuffix(OLD)) / file.name)
+            restored.append(kept.with_name(kept.name.removesuffix(OLD_LABEL_MAPS)) / file.name)
             os.replace(file, restored[-1])
             os.utime(restored[-1])  # nnU-Net's preprocessing takes over what is newer than its own copy
         kept.rmdir()

@@ -14,6 +14,7 @@ from nnunet_labelset.io.files import case_files
 
 TRAINING, TEST = "training", "test"
 INCOMPLETE = ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
+OLD_LABEL_MAPS = "_before_annotate"  # ends the name of a folder with old label maps: `annotate --mask` writes new ones
 
 
 @dataclass(frozen=True)

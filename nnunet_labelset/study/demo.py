@@ -28,6 +28,7 @@ METHODS = {
     "Leaf-Dice + CE (recommended)": "nnUNetTrainerLabelSet_short",
 }
 MORE_METHODS = {
+    "plain nnU-Net, Dice only": "nnUNetTrainerDice_short",
     "soft-target Dice": "nnUNetTrainerSoftTargetDice_short",
     "marginal Dice": "nnUNetTrainerMarginalDice_short",
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
 from nnunet_labelset.study.scripts import Setting, script
 
 PAPER = tuple(f"nnUNetTrainer{name}" for name in ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice"))
+NEXT_ROUND = "completed"
 SCRIPTS = ("run.sh", "submit_slurm.sh")
 
 
@@ -63,6 +64,8 @@ class Study:
     cap: float | None = None
     excluded: Sequence[str] = ()
     cv: bool = False
+    complete: Sequence[int] = ()  # ids of the data sets that `complete` writes, one for every further round
+    completes: str = ""  # in such a round: the data set that is completed
     command: str = "nnunet_labelset experiment"
 
     @property
@@ -79,6 +82,8 @@ class Study:
 
     def check(self) -> tuple[str, Path, Path]:
         """Refuse what would fail later; returns the data set's name, the test images and their references."""
+        if self.completes:  # its data set is written by the round before it
+            return self.dataset, Path(), Path()
         folder = find_dataset(self.dataset)
         raw = nnunet_folder("nnUNet_raw").resolve()
         if folder.resolve().parent != raw or not re.fullmatch(r"Dataset\d{3}_.+", folder.name):
@@ -88,6 +93,7 @@ class Study:
         self._check_machine()
         self._check_models()
         self._check_excluded(folder, dataset_json)
+        self._check_rounds(raw)
         images = (self.images or folder / names.IMAGES_TEST).resolve()
         references = (self.references or folder / names.LABELS_TEST).resolve()
         if not self.cv:
@@ -95,9 +101,11 @@ class Study:
         return folder.name, images, references
 
     def write(self) -> list[Path]:
-        """Write the scripts into `output`; returns their paths."""
+        """Write the scripts into `output`, those of further rounds into a folder in it; returns the first ones."""
         settings = self._settings(*self.check())
         output = self.output.resolve()
+        if self.complete:
+            self._next_round(settings["dataset"]).write()
         for name in SCRIPTS:
             write_text(output / name, script(name, settings, self.command))
         return [output / name for name in SCRIPTS]
@@ -138,6 +146,27 @@ class Study:
         if "all" in self.folds:
             raise LabelSetError("--exclude with -f all: nnU-Net's fold all trains on every case; name other folds")
 
+    def _check_rounds(self, raw: Path) -> None:
+        if not self.complete:
+            return
+        if not self.cv or len(self.models) > 1 or len(set(self.complete)) < len(self.complete):
+            raise LabelSetError(
+                "--complete needs --cv, whose folds complete the cases that they validate, one trainer, one "
+                "configuration, and an id for every round"
+            )
+        if self.excluded:
+            raise LabelSetError("--complete with --exclude: what no network validates, none can complete")
+        for number in self.complete:
+            if taken := sorted(raw.glob(f"Dataset{number:03d}_*")):
+                raise LabelSetError(f"--complete {number}: {taken[0]} exists: give another id")
+
+    def _next_round(self, dataset: Any) -> Study:
+        """The same study on the data set that this round's networks complete."""
+        number, *more = self.complete
+        name = f"Dataset{number:03d}_{str(dataset).partition('_')[2].removesuffix('Completed')}Completed"
+        output = self.output.resolve() / NEXT_ROUND
+        return replace(self, dataset=name, output=output, complete=more, completes=str(dataset), excluded=())
+
     def _settings(self, dataset: str, images: Path, references: Path) -> dict[str, Setting]:
         numbers = [int(fold) for fold in self.folds if fold != "all"]
         splits: tuple[str | int, ...] = ("--random", max(numbers, default=0) + 1, "--val-fraction", "0.1")
@@ -173,6 +202,8 @@ class Study:
             "references": "" if self.cv else str(references),
             "cap": "" if self.cap is None else f"{self.cap:g}",
             "keep_probabilities": 0,
+            "completes": self.completes,
+            "next_round": str(self.output.resolve() / NEXT_ROUND) if self.complete else "",
             # nnU-Net's names of files
             "splits": names.SPLITS,
             "final_checkpoint": names.FINAL_CHECKPOINT,

@@ -13,6 +13,7 @@ from torch import distributed as dist
 from nnunet_labelset.contract import BLOCK
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS
 
 
 def stop(reason: object) -> NoReturn:
@@ -38,5 +39,10 @@ def stop_at_contract(error: LabelSetError, dataset_name: str, dataset_json: Mapp
             content = {}
         if BLOCK in content and any(content.get(key) != dataset_json.get(key) for key in ("labels", BLOCK)):
             what = "is another one" if BLOCK in dataset_json else "has the block"
-            hint = f". The training reads this copy; {raw} {what}: cp {raw} {preprocessed}"
+            # Label maps that changed with it were not preprocessed: the new meaning would not fit the old values.
+            changed = any(raw.parent.glob(f"labels*{OLD_LABEL_MAPS}")) or content.get("labels") != dataset_json.get(
+                "labels"
+            )
+            renew = "run nnUNetv2_plan_and_preprocess again" if changed else f"cp {raw} {preprocessed}"
+            hint = f". The training reads this copy; {raw} {what}: {renew}"
     stop(f"{preprocessed}: {error}{hint}" if preprocessed else error)

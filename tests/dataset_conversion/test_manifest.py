@@ -60,6 +60,8 @@ def test_abdomen(tmp_path):
     write_volume(tmp_path / "kits19/data/case_00000/segmentation.nii.gz", slabs(1, 2))
     write_volume(tmp_path / "BTCV/img/img0001.nii.gz", random_image())
     write_volume(tmp_path / "BTCV/label/label0001.nii.gz", slabs(*range(1, 14)))
+    write_volume(tmp_path / "amos22/imagesTr/amos_0001.nii.gz", random_image())
+    write_volume(tmp_path / "amos22/labelsTr/amos_0001.nii.gz", slabs(*range(1, 16)))
     write_volume(tmp_path / "Totalsegmentator_dataset/s0000/ct.nii.gz", random_image())
     structures = ("liver", "spleen", "kidney_left", "kidney_right", "stomach")  # stomach is no leaf here
     for number, structure in enumerate(structures, start=1):
@@ -77,6 +79,9 @@ def test_abdomen(tmp_path):
     btcv = sets_by_value(dataset, "btcv_0001", slabs(*range(1, 14)))
     assert (btcv[0], btcv[1], btcv[2], btcv[6]) == ({"background"}, {"spleen"}, both_kidney, both_liver)
     assert btcv[13] == {"background"}
+    amos = sets_by_value(dataset, "amos_0001", slabs(*range(1, 16)))
+    assert (amos[0], amos[1], amos[3], amos[6]) == ({"background"}, {"spleen"}, both_kidney, both_liver)
+    assert amos[15] == {"background"}
     assert sets_by_value(dataset, "s0000", slabs(1, 2, 3, 4, 0)) == {
         0: {"background"}, 1: both_liver, 2: {"spleen"}, 3: both_kidney, 4: both_kidney,
     }  # fmt: skip

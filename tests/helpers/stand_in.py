@@ -58,6 +58,10 @@ elif name == "nnunet_labelset" and words[0] == "trainers":
 elif name == "nnunet_labelset" and words[0] == "splits":
     splits = [{"train": [], "val": []}] * int(flag("--random" if "--random" in words else "-k"))
     write(preprocessed / flag("-d") / "splits_final.json", json.dumps(splits))
+elif name == "nnunet_labelset" and words[0] == "complete":
+    folder = f"Dataset{int(flag('-o')):03d}_{flag('-n')}"
+    write(raw / folder / "dataset.json")
+    write(preprocessed / folder / "splits_final.json", (preprocessed / flag("-d") / "splits_final.json").read_text())
 elif name == "nnunet_labelset" and words[0] == "evaluate":
     assert os.environ["nnUNet_extTrainer"].startswith("/the trainers"), os.environ["nnUNet_extTrainer"]
     write(Path(flag("-o")) / "metrics.json")

@@ -278,6 +278,31 @@ def test_cross_validation_of_several_configurations(study: Study) -> None:
     assert {"--val", "--npz"} < set(call)
 
 
+def test_rounds_on_what_the_networks_complete(study: Study) -> None:
+    assert study.write("--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28", "29") == 0
+    study.bash()
+    calls = study.calls()
+    steps = [" ".join(call[:2]) if call[0] == "nnunet_labelset" else call[0] for call in calls]
+    each = ["nnUNetv2_train"] * 2 + ["nnunet_labelset find_best_configuration", "nnunet_labelset evaluate"]
+    again = ["nnunet_labelset complete", "nnUNetv2_plan_and_preprocess", *each, *FINISH]
+    first = ["nnUNetv2_plan_and_preprocess", "nnunet_labelset splits", *each, "nnunet_labelset report"]
+    assert steps == [*first, *again, *again]
+    completions = [call for call in calls if call[1] == "complete"]
+    assert [(value(call, "-d"), value(call, "-o"), value(call, "-n")) for call in completions] == [
+        ("Dataset027_Brain", "28", "BrainCompleted"),
+        ("Dataset028_BrainCompleted", "29", "BrainCompleted"),
+    ]
+    assert {call[1] for call in calls if call[0] == "nnUNetv2_train"} == {
+        *("Dataset027_Brain", "Dataset028_BrainCompleted", "Dataset029_BrainCompleted"),
+    }
+    (_, second) = [call for call in calls if call[1] == "compare"]
+    before, after = (word.partition("=")[2] for word in second[2:4])
+    assert before.removeprefix(str(study.folder)) == "/completed/evaluation/nnUNetTrainerLeafDice"
+    assert after.removeprefix(str(study.folder)) == "/completed/completed/evaluation/nnUNetTrainerLeafDice"
+    study.bash()
+    assert "nnUNetv2_train" not in study.names()
+
+
 def test_cross_validation_on_a_cluster(study: Study) -> None:
     assert study.write("--cv", "2", "-c", "3d_lowres", "3d_cascade_fullres") == 0
     study.bash(script="submit_slurm.sh")
@@ -403,6 +428,12 @@ def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
         (["--gpus", "0,1", "-num_gpus", "2"], "leave -num_gpus"),
         (["--exclude", "t3"], "no training case of this name; known: t1, t2"),
         (["--exclude", "t1", "-f", "all"], "trains on every case"),
+        (["--complete", "28"], "--complete needs --cv"),
+        (["--cv", "2", "--complete", "28"], "one trainer"),  # two by default here
+        (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "27"], "Dataset027_Brain exists"),
+        (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "28", "28"], "an id for every round"),
+        (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "28", "--exclude", "t1"], "none can complete"),
+        (["--cv", "2", "--complete", "0"], "1 to 999"),
         (["--withhold", "x.csv"], "belong together"),
         (["--withhold", "x.csv", "--into", "0"], "1 to 999"),
         (["-p", "a b"], "plans 'a b'"),

@@ -43,6 +43,10 @@ trained() {
 
 prepare() {
     local preprocessed="$nnUNet_preprocessed/$dataset" number word
+    if [[ -n "$completes" && ! -f "$nnUNet_raw/$dataset/dataset.json" ]]; then
+        typed nnunet_labelset complete -d "$completes" -tr "${trainers[0]}" -c "${configurations[0]}" -p "$plans" \
+            -o "$dataset_id" -n "${dataset#*_}"
+    fi
     # What somebody else has planned and preprocessed is left alone; what this script began, it finishes.
     if [[ ! -f "$preprocessed/$plans.json" || -f "$study/preparing" ]]; then
         [[ -n "$planner" ]] || fail "$preprocessed/$plans.json is missing: run nnUNetv2_plan_and_preprocess first"
@@ -171,6 +175,11 @@ finish() {
     set --
     for model in "${models[@]}"; do set -- "$@" "$model=$study/evaluation/$model"; done
     if [[ $# -gt 1 ]]; then typed nnunet_labelset compare "$@" -o "$study/comparison"; fi
+    if [[ -n "$completes" ]]; then
+        model="${models[0]}"
+        typed nnunet_labelset compare "before=${study%/*}/evaluation/$model" "completed=$study/evaluation/$model" \
+            -o "$study/comparison"
+    fi
     set -- "$@" -m
     for model in "${models[@]}"; do set -- "$@" "$(model_folder "$model")"; done
     typed nnunet_labelset report "$@" -o "$study/report.html" --title "$dataset"
@@ -293,6 +302,7 @@ all)
         each_model ensemble
     fi
     finish
+    if [[ -n "$next_round" ]]; then bash "$next_round/run.sh"; fi
     ;;
 train | predict) each_network "$@" ;;
 ensemble) each_model "$@" ;;

@@ -38,4 +38,5 @@ if [[ "$crossvalidation" == 0 ]]; then
 fi
 finish="$(submit --job-name=finish --cpus-per-task=8 --dependency="afterok:$last" "$@" "$study/run.sh" finish)"
 echo "submitted: finish $finish"
+if [[ -n "$next_round" ]]; then echo "when all of it is done: bash $next_round/submit_slurm.sh"; fi
 echo "logs in $study/logs; watch with: squeue --me"

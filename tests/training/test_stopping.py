@@ -1,0 +1,33 @@
+"""What to do when nnU-Net's copy of dataset.json is older than the data set: copy it, unless label maps changed too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import write_json
+from nnunet_labelset.training.stopping import stop_at_contract
+
+COPY = {"labels": {"background": 0, "liver": 1}}
+BLOCK = {"label_sets": {}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "folder", "advice"),
+    [
+        ({**COPY, **BLOCK}, "labelsTr", "cp "),
+        ({**COPY, **BLOCK}, "labelsTr_before_annotate", "run nnUNetv2_plan_and_preprocess again"),
+        ({**BLOCK, "labels": {**COPY["labels"], "ignore": 2}}, "labelsTr", "run nnUNetv2_plan_and_preprocess again"),
+    ],
+)
+def test_a_copy_is_not_enough_when_label_maps_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: dict, folder: str, advice: str
+) -> None:
+    for variable in ("nnUNet_raw", "nnUNet_preprocessed"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    (tmp_path / "nnUNet_raw" / "Dataset001_A" / folder).mkdir(parents=True)
+    write_json(tmp_path / "nnUNet_raw" / "Dataset001_A" / "dataset.json", raw)
+    with pytest.raises(SystemExit, match=f"has the block: {advice}"):
+        stop_at_contract(LabelSetError("no block"), "Dataset001_A", COPY)
