@@ -90,7 +90,7 @@ def notebook() -> str:
 
 
 def execute(text: str, folder: Path) -> list[str]:
-    """Run a notebook in a folder; returns what every cell of code has printed, without the name of the folder."""
+    """Run a notebook in a folder; returns what every cell of code has printed, without the folder and the time."""
     import nbformat
     from nbclient import NotebookClient
 
@@ -101,7 +101,8 @@ def execute(text: str, folder: Path) -> list[str]:
         for cell in content["cells"]
         if cell["cell_type"] == "code"
     ]
-    return [text.replace(f"{folder.resolve()}/", "") for text in printed]
+    times = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+: ", re.MULTILINE)
+    return [times.sub("", text.replace(f"{folder.resolve()}/", "")) for text in printed]
 
 
 def shape(line: str) -> str:
@@ -111,22 +112,24 @@ def shape(line: str) -> str:
 
 
 def renewed(recorded: str, printed: str) -> str:
-    """A block of output with the lines of a new run; a line that is no longer printed, in its order, is an error."""
-    lines, shown = iter(printed.splitlines()), []
-    skipping = False
-    for wanted in recorded.splitlines():
-        if wanted.strip() == "...":
-            skipping = True
-            shown.append(wanted)
-            continue
-        found = next((line for line in lines if not skipping or shape(line) == shape(wanted)), None)
-        if found is None or shape(found) != shape(wanted):
-            raise ValueError(f"the tutorial shows the line {wanted!r}, but now there is {found!r} in:\n{printed}")
-        shown.append(found.rstrip())
-        skipping = False
-    if not skipping and (rest := next((line for line in lines if line.strip()), None)):
-        raise ValueError(f"the tutorial does not show the line {rest!r}")
-    return "".join(f"{line}\n" for line in shown)
+    """A block of output with the lines of a new run; lines that are no longer printed like this are an error.
+
+    Lines between two `...` follow each other; of what is printed several times (once an epoch), the last time counts.
+    """
+    groups = [group.splitlines() for group in re.split(r"^\.\.\.\n", recorded, flags=re.MULTILINE)]
+    lines = printed.rstrip().splitlines()
+    shapes, end, shown = list(map(shape, lines)), len(lines), []
+    for number, group in reversed(list(enumerate(groups))):
+        wanted = list(map(shape, group))
+        starts = range(end - len(group), -1, -1) if number < len(groups) - 1 or not group else [end - len(group)]
+        if number == 0 and group:
+            starts = [0]
+        start = next((start for start in starts if start >= 0 and shapes[start : start + len(group)] == wanted), None)
+        if start is None or (number == 0 and len(groups) == 1 and len(group) != len(lines)):
+            raise ValueError(f"the tutorial shows\n{chr(10).join(group)}\nwhich is not in\n{printed}")
+        shown.append("".join(f"{line.rstrip()}\n" for line in lines[start : start + len(group)]))
+        end = start
+    return "...\n".join(reversed(shown))
 
 
 def outputs() -> list[str | None]:
