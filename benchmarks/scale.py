@@ -1,98 +1,146 @@
-"""Thousands of cases with many leaves, each case with its own protocol: every verb beside reading the files alone.
+"""Thousands of cases with many leaves, each case with its own protocol: every verb beside the files' own time.
 
 python benchmarks/scale.py                      # 2,000 cases, 117 leaves; about 300 MB in a temporary folder
-python benchmarks/scale.py --cases 200 --json scale.json
+python benchmarks/scale.py --cases 500 --repeats 1 --json scale.json
+
+The peers do with SimpleITK, in as many processes, what the files alone ask for: `read` reads all images and label maps,
+`read + write` also writes what the verb writes (label maps, and images where they are copied).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import io
-import json
 import os
 import platform
+import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import combinations, islice
 from pathlib import Path
 
 import numpy as np
+import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.io.files import write_json
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.io.volume import Place, read_voxels, write_voxels
-from nnunet_labelset.nnunet.raw import raw_cases
+from nnunet_labelset.nnunet.raw import RawCase, raw_cases
 
 SIZE = 32
+READ, READ_WRITE, READ_WRITE_LABELS = "read", "read + write", "read + write label maps"
 
 
-def write_case(job: tuple[Path, int, int]) -> None:
-    """A volume of noise and blocks of labels, of which one leaf is left out."""
-    folder, number, leaves = job
+def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int) -> None:
+    """A volume of noise and blocks of labels, of which two leaves are left out."""
+    number, missing = job
     rng = np.random.default_rng(number)
-    place = Place((SIZE,) * 3, (1.0,) * 3, (0.0,) * 3, (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0))
     labels = np.kron(rng.integers(0, leaves, (8, 8, 8)), np.ones((4, 4, 4))).astype(np.uint8)
-    labels[labels == 1 + number % (leaves - 1)] = 0
-    write_voxels(
-        folder / "imagesTr" / f"case_{number:05d}_0000.nii.gz", rng.integers(0, 999, (SIZE,) * 3, np.int16), place
+    labels[np.isin(labels, missing)] = 0
+    image = rng.integers(0, 999, (SIZE,) * 3, np.int16)
+    for array, path in (
+        (image, f"imagesTr/case_{number:05d}_0000.nii.gz"),
+        (labels, f"labelsTr/case_{number:05d}.nii.gz"),
+    ):
+        sitk.WriteImage(sitk.GetImageFromArray(array), str(folder / path), useCompression=True)
+
+
+def write_data(root: Path, cases: int, leaves: int, processes: int) -> Path:
+    """A data set with its contract and, for `convert`, a manifest and a case list that say the same."""
+    folder = root / "Dataset001_Scale"
+    for name in ("imagesTr", "labelsTr"):
+        (folder / name).mkdir(parents=True)
+    names = ["background", *(f"organ_{leaf}" for leaf in range(1, leaves))]
+    missing = dict(enumerate(islice(combinations(range(1, leaves), 2), 0, None, 3)))  # no two cases lack the same
+    missing = {number: missing[number] for number in range(cases)}
+    list(map_parallel(partial(write_case, folder=folder, leaves=leaves), list(missing.items()), processes, "writing"))
+    singletons = [frozenset([leaf]) for leaf in range(1, leaves)]
+    protocols = {f"p{number}": (frozenset([0, *pair]), *singletons) for number, pair in missing.items()}
+    contract = Contract(tuple(names), protocols, {f"case_{n:05d}": f"p{n}" for n in missing}, has_ignore=False)
+    content = {"channel_names": {"0": "CT"}, "numTraining": cases, "file_ending": ".nii.gz"}
+    write_json(folder / "dataset.json", {**content, **contract.to_dataset_json()})
+    meanings = "\n".join(f'{value} = "{name}"' for value, name in enumerate(names) if value)
+    (root / "scale.toml").write_text(
+        f'leaves = {names!r}\nchannels = ["CT"]\n[sources.scale]\nfolder = "{folder}"\n'
+        f'image = "imagesTr/{{case}}_0000.nii.gz"\nlabel = "labelsTr/{{case}}.nii.gz"\n'
+        f"[sources.scale.labels]\n{meanings}\n"
     )
-    write_voxels(folder / "labelsTr" / f"case_{number:05d}.nii.gz", labels, place)
+    with open(root / "annotated.csv", "w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["case", "annotated"])
+        for number, pair in missing.items():
+            annotated = [names[leaf] for leaf in range(1, leaves) if leaf not in pair]
+            table.writerow([f"case_{number:05d}", ";".join(annotated)])
+    return folder
 
 
-def write_dataset(folder: Path, cases: int, leaves: int, processes: int) -> None:
-    labels = {"background": 0, **{f"organ_{i}": i for i in range(1, leaves)}}
-    names = [f"case_{i:05d}" for i in range(cases)]
-    protocols = {f"p{i}": {"background": ["background", f"organ_{1 + i % (leaves - 1)}"]} for i in range(cases)}
-    block = {"version": 1, "protocols": protocols, "cases": {name: f"p{i}" for i, name in enumerate(names)}}
-    content = {"channel_names": {"0": "CT"}, "labels": labels, "numTraining": cases, "file_ending": ".nii.gz"}
-    write_json(folder / "dataset.json", {**content, "label_sets": block})
-    list(map_parallel(write_case, [(folder, i, leaves) for i in range(cases)], processes, "writing"))
+def peer(case: RawCase, written: tuple[str, ...], out: Path) -> None:
+    """Read image and label map of a case; write the `written` ones of them."""
+    for kind, path in (("image", case.images[0]), ("label", case.label)):
+        image = sitk.ReadImage(str(path))
+        if kind in written:
+            sitk.WriteImage(image, str(out / f"{kind}_{case.name}.nii.gz"), useCompression=True)
 
 
-def read_files(paths: tuple[Path, ...]) -> int:
-    return sum(read_voxels(path)[0].size for path in paths)
+def run_peer(cases: list[RawCase], written: tuple[str, ...], root: Path, processes: int) -> None:
+    out = root / "peer"
+    out.mkdir()
+    list(map_parallel(partial(peer, written=written, out=out), cases, processes, "peer"))
+    shutil.rmtree(out)
 
 
-def seconds(work: Callable[[], object]) -> tuple[float, int]:
-    """Time, and how many characters were printed."""
+def run_verb(arguments: list[str]) -> int:
+    """Returns how many characters were printed."""
     printed = io.StringIO()
-    start = time.perf_counter()
     with contextlib.redirect_stdout(printed):
-        assert not work(), printed.getvalue()[-2000:]
-    return time.perf_counter() - start, len(printed.getvalue())
+        if main(arguments):
+            raise SystemExit(f"{' '.join(arguments)} failed: {printed.getvalue()[-2000:]}")
+    return len(printed.getvalue())
 
 
 def measure(root: Path, cases: int, leaves: int, processes: int, repeats: int) -> list[dict[str, object]]:
-    folder = root / "Dataset001_Scale"
-    write_dataset(folder, cases, leaves, processes)
+    folder = write_data(root, cases, leaves, processes)
     os.environ["nnUNet_raw"], os.environ["nnUNet_preprocessed"] = str(root), str(root / "preprocessed")
-    listed = raw_cases(folder, json.loads((folder / "dataset.json").read_text()))
-    files = [(*case.images, case.label) for case in listed if case.label]
+    files = raw_cases(folder, read_json(folder / "dataset.json"))
     workers = ["-np", str(processes)]
-    verbs = {
-        "verify": ["verify", "-d", "1", *workers],
-        "coverage": ["coverage", "-d", "1"],
-        "splits": ["splits", "-d", "1", "--overwrite"],
-        "splits --random 10": ["splits", "-d", "1", "--random", "10", "--overwrite"],
-        "merge": ["merge", "-d", "2", "-n", "Merged", "--overwrite", "1", *workers],
+    source = ["-m", str(root / "scale.toml"), "--annotated", str(root / "annotated.csv")]
+    peers: dict[str, tuple[str, ...]] = {READ: (), READ_WRITE: ("image", "label"), READ_WRITE_LABELS: ("label",)}
+    verbs = {  # with the peer that they are measured by
+        "convert": (["convert", "-d", "3", "-n", "Converted", "--overwrite", *source, *workers], READ_WRITE),
+        "merge": (["merge", "-d", "2", "-n", "Merged", "--overwrite", "1", *workers], READ_WRITE_LABELS),
+        "verify": (["verify", "-d", "1", *workers], READ),
+        "coverage": (["coverage", "-d", "1"], READ),
+        "splits": (["splits", "-d", "1", "--overwrite"], READ),
+        "splits --random 10": (["splits", "-d", "1", "--random", "10", "--overwrite"], READ),
     }
-    times: dict[str, list[tuple[float, int]]] = {}
+    actions: dict[str, Callable[[], object]] = {
+        **{name: partial(run_peer, files, written, root, processes) for name, written in peers.items()},
+        **{name: partial(run_verb, arguments) for name, (arguments, _) in verbs.items()},
+    }
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    printed = {}
     for _ in range(repeats):
-        reading = seconds(lambda: list(map_parallel(read_files, files, processes, "reading")) and None)
-        times.setdefault("reading the files", []).append(reading)
-        for name, arguments in verbs.items():
-            times.setdefault(name, []).append(seconds(lambda arguments=arguments: main(arguments)))  # type: ignore[misc]
-    base = np.median([time for time, _ in times["reading the files"]])
+        for name, action in actions.items():
+            start = time.perf_counter()
+            printed[name] = action() or 0
+            times[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(found) for name, found in times.items()}
     return [
         {
-            "verb": name,
-            "seconds": float(np.median([time for time, _ in found])),
-            "ratio": float(np.median([time for time, _ in found]) / base),
-            "printed_characters": found[0][1],
+            "what": name,
+            "seconds": medians[name],
+            "peer": verbs[name][1] if name in verbs else "",
+            "ratio": medians[name] / medians[verbs[name][1]] if name in verbs else 1.0,
+            "ratio_to_read": medians[name] / medians[READ],
+            "printed_characters": printed[name],
         }
-        for name, found in times.items()
+        for name in actions
     ]
 
 
@@ -107,9 +155,9 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         rows = measure(Path(temporary), args.cases, args.leaves, args.np, args.repeats)
     print(f"{args.cases} cases of {SIZE}^3 voxels, {args.leaves} leaves, each case its own protocol, -np {args.np}")
+    print(f"{'':24}{'seconds':>9}{'ratio':>7}  {'to':24}{'to read':>8}{'characters printed':>20}")
     for row in rows:
-        print(
-            f"{row['verb']:20} {row['seconds']:8.2f} s  {row['ratio']:6.2f}  {row['printed_characters']:>9} characters"
-        )
+        print(f"{row['what']:24}{row['seconds']:>9.2f}{row['ratio']:>7.2f}  {row['peer']:24}", end="")
+        print(f"{row['ratio_to_read']:>8.2f}{row['printed_characters']:>20}")
     if args.json:
         write_json(args.json, {"rows": rows, "arguments": vars(args), "python": platform.python_version()})

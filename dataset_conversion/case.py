@@ -148,18 +148,20 @@ class _Conversion:
         return Volume(array, image.place)
 
     def write(self, images: list[Volume], labels: Volume | None) -> None:
-        """Each file is whole on disk before it gets its name; what cannot be written ends the run."""
+        """Each file is read back before it gets its name; what cannot be written ends the run."""
         assert self.folder is not None
         suffix = "Tr" if self.job.part == TRAINING else "Ts"
         if labels is not None:
-            write_voxels(self.folder / f"labels{suffix}" / f"{self.job.case}{self.job.ending}", *labels)
+            target = self.folder / f"labels{suffix}" / f"{self.job.case}{self.job.ending}"
+            write_voxels(target, labels.array, labels.place, flush=False)
         for channel, (path, image) in enumerate(zip(self.job.images, images, strict=True)):
             target = self.folder / f"images{suffix}" / f"{self.job.case}_{channel:04d}{self.job.ending}"
             if path in self.reader.changed or not path.name.endswith(self.job.ending):
-                write_voxels(target, *image)
+                write_voxels(target, image.array, image.place, flush=False)
                 continue
-            with new_file(target) as temporary:
+            with new_file(target, flush=False) as temporary:
                 if self.job.link:
+                    temporary.unlink()
                     os.symlink(path.resolve(), temporary)
                 else:
                     shutil.copyfile(path, temporary)

@@ -8,10 +8,7 @@ a copy, so that validation keeps scoring against what people annotated.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,17 +19,16 @@ import numpy as np
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.contract.completed import COMPLETED, originals
-from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.dataset_conversion.storage import allocate
+from nnunet_labelset.dataset_conversion.target import COMPLETED_VOXELS, Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import new_file, read_json, write_json
+from nnunet_labelset.io.files import new_file, read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import LABELS_TRAINING, PROBABILITIES, VALIDATION, fold_name
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases
 
 SUFFIX = "__completed"
-MASKS = "completedTr"  # which voxels were completed
 
 
 @dataclass(frozen=True)
@@ -146,13 +142,13 @@ def complete_case(item: Completion, reader: Any, folder: Path, ending: str, thre
     _write(reader, result.astype(dtype), folder / LABELS_TRAINING / name, properties)
     was_open = np.array([len(labels) > 1 for labels in item.sets])[values]
     is_open = np.array([len(labels) > 1 for labels in completed.protocol])[result]
-    _write(reader, (was_open & ~is_open).astype(np.uint8), folder / MASKS / name, properties)
+    _write(reader, (was_open & ~is_open).astype(np.uint8), folder / COMPLETED_VOXELS / name, properties)
     return completed
 
 
 def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str, Any]) -> None:
     """nnU-Net's writer says nothing when the disk is full: what it wrote is read back before it gets its name."""
-    with new_file(path) as temporary:
+    with new_file(path, flush=False) as temporary:
         reader.write_seg(values, str(temporary), properties)
         if not np.array_equal(reader.read_seg(str(temporary))[0][0], values):
             raise LabelSetError(f"{path}: not written as it should be: is the disk full?")
@@ -168,29 +164,24 @@ class Model:
 
 
 def write_completed(source: Path, target: Path, model: Model, threshold: float, processes: int) -> list[str]:
-    """Write the data set `target`, which lists the files of `source` in place, and its splits; returns notes.
-
-    Nothing has the name of the data set before everything is in it.
-    """
+    """Write the data set `target`, which lists the files of `source` in place, and its splits; returns notes."""
+    if target.exists():
+        raise LabelSetError(f"{target} exists: choose another id or name")
     dataset_json = read_json(source / "dataset.json")
     contract = Contract.from_dataset_json(dataset_json)
     items = find_completions(source, dataset_json, contract, model.folder, model.splits)
     ending = file_ending(dataset_json)
-    with locked(target), _staged(target) as staging:
-        for part in (LABELS_TRAINING, MASKS):
-            (staging / part).mkdir()
+    new = Target(target, contract.leaf_names, channel_names(dataset_json), ending)
+    with staged(new, ()) as staging:
         work = partial(complete_case, reader=model.reader, folder=staging, ending=ending, threshold=threshold)
         results = dict(map_parallel(work, items, processes, "Completing"))
         kept = [item for item in items if results[item].completed]
         if not kept:
             raise LabelSetError(f"the model is nowhere sure enough (threshold {threshold}): nothing was completed")
-        for item in set(items) - set(kept):
-            for part in (LABELS_TRAINING, MASKS):
-                (staging / part / f"{item.case.name}{SUFFIX}{ending}").unlink()
         content = _dataset_json(dataset_json, contract, source, target, {item: results[item] for item in kept})
         content[COMPLETED] |= {"from": source.name, "model": model.folder.name, "threshold": threshold}
-        Contract.from_dataset_json(content)  # what we write, we can read
-        write_json(staging / "dataset.json", content)
+        parts = (LABELS_TRAINING, COMPLETED_VOXELS)
+        publish(new, [f"{part}/{item.case.name}{SUFFIX}{ending}" for item in kept for part in parts], content)
     notes = []
     for item in kept:
         result = results[item]
@@ -198,26 +189,6 @@ def write_completed(source: Path, target: Path, model: Model, threshold: float, 
         share = result.completed / result.open_before
         notes.append(f"{item.case.name}: {share:.1%} of {result.open_before} open voxels completed{enlarged}")
     return notes
-
-
-@contextmanager
-def _staged(target: Path) -> Iterator[Path]:
-    """A hidden folder beside `target` that gets its name when all went well, and is gone otherwise."""
-    if target.exists():
-        raise LabelSetError(f"{target} exists: choose another id or name")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise LabelSetError(f"{target}: cannot be written: {error.strerror}") from None
-    try:
-        yield staging
-        staging.chmod(0o755)  # mkdtemp makes private folders
-        staging.rename(target)
-    except OSError as error:
-        raise LabelSetError(f"{target}: cannot be written: {error.strerror}") from None
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def completed_splits(splits: Sequence[Mapping[str, Any]], dataset_json: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -273,7 +244,7 @@ def _dataset_json(
         "name": target.name,
         "dataset": files,
         BLOCK: after.to_block(),
-        COMPLETED: {"cases": provenance, "voxels": f"{MASKS}/CASE: 1 where a model decided"},
+        COMPLETED: {"cases": provenance, "voxels": f"{COMPLETED_VOXELS}/CASE: 1 where a model decided"},
     }
 
 

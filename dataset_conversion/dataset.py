@@ -9,17 +9,17 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.contract.parser import uncertain_leaves
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.lock import locked
-from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.dataset_conversion.records import RECORDS, convert_and_record, recall
-from nnunet_labelset.dataset_conversion.target import Target, check_target, publish, settle
+from nnunet_labelset.dataset_conversion.notes import NOTES, Note, write_notes
+from nnunet_labelset.dataset_conversion.records import RECORDS, convert_and_record, output_names, recall
+from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING
+from nnunet_labelset.nnunet.raw import TRAINING
 
 
 @dataclass
@@ -41,26 +41,19 @@ def write_dataset(
     """Convert all jobs and publish the data set, or raise one error that lists every problem, with nothing written."""
     if processes < 1:
         raise LabelSetError(f"-np {processes}: expected 1 or more")
-    try:
-        with locked(target.place):
-            settle(target.old, target.place)
-            check_target(target, jobs)
-            return _write(target, jobs, problems, processes)
-    except OSError as error:
-        raise LabelSetError(f"{error.filename or target.staging}: {error.strerror or error}") from None
+    with staged(target, (path for job in jobs for path in job.inputs)) as staging:
+        return _write(target, staging / RECORDS, jobs, problems, processes)
 
 
-def _write(target: Target, jobs: Sequence[CaseJob], problems: Sequence[tuple[str, str]], processes: int) -> Written:
-    stopped_before = target.staging.exists()  # then its finished cases are worth keeping, whatever happens now
-    (target.staging / RECORDS).mkdir(parents=True, exist_ok=True)
-    (target.staging / INCOMPLETE).touch()
-    (target.staging / "dataset.json").unlink(missing_ok=True)
+def _write(
+    target: Target, records: Path, jobs: Sequence[CaseJob], problems: Sequence[tuple[str, str]], processes: int
+) -> Written:
+    stopped_before = any(records.iterdir())  # then its finished cases are worth keeping, whatever happens now
     try:
         # A run that cannot succeed any more still looks for all problems, but need not write.
         results, resumed = _convert_all(target, jobs, processes, write=not problems or target.skip_bad_cases)
     except LabelSetError as error:
-        if not any((target.staging / RECORDS).iterdir()):
-            shutil.rmtree(target.staging)
+        if not any(records.iterdir()):
             raise
         raise LabelSetError(f"{error}; what is done is kept: the same command goes on from there") from None
     bad = [*problems, *((job.case, text) for job in jobs for text in results[job.case].problems)]
@@ -73,16 +66,25 @@ def _write(target: Target, jobs: Sequence[CaseJob], problems: Sequence[tuple[str
         failure = "no training case is left" + (": " + _list_problems(bad) if bad else "")
     if failure:
         if not stopped_before:
-            shutil.rmtree(target.staging)
+            shutil.rmtree(records)
         raise LabelSetError(failure)
     contract = _contract(target, good, results)
-    kept = publish(target, good, results, contract)
+    notes = [(job.case, note) for job in good for note in results[job.case].notes]
+    write_notes(target.staging / NOTES, notes)
+    dataset_json = {
+        "channel_names": {str(number): channel for number, channel in enumerate(target.channels)},
+        "numTraining": sum(job.part == TRAINING for job in good),
+        "file_ending": target.ending,
+        "name": target.folder.name,
+        **contract.to_dataset_json(),
+    }
+    kept = publish(target, {name for job in good for name in output_names(job, results[job.case])}, dataset_json)
     return Written(
         contract,
         {job.case: job.part for job in good},
         {job.case: job.source for job in good},
         list(dict.fromkeys(text for _, text in bad)),
-        [(job.case, note) for job in good for note in results[job.case].notes],
+        notes,
         resumed,
         kept,
     )

@@ -8,23 +8,25 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.notes import NOTES, write_notes
-from nnunet_labelset.dataset_conversion.records import RECORDS, output_names
+from nnunet_labelset.dataset_conversion.lock import locked
+from nnunet_labelset.dataset_conversion.notes import NOTES
+from nnunet_labelset.dataset_conversion.records import RECORDS
 from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import check_name, read_json, write_json
+from nnunet_labelset.io.files import check_name, flush_files, read_json, write_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
-from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING, file_ending
+from nnunet_labelset.nnunet.raw import INCOMPLETE, file_ending
 
-PARTS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST)
+COMPLETED_VOXELS = "completedTr"  # masks of what a model has completed
+PARTS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST, COMPLETED_VOXELS)
 OURS = ("dataset.json", NOTES, INCOMPLETE, RECORDS)
 
 
@@ -72,13 +74,36 @@ def _check_id(folder: Path) -> None:
         raise LabelSetError(f"{folder.parent}: id {int(prefix[-3:])} belongs to {some(others)}: choose another -d")
 
 
-def check_target(target: Target, jobs: Sequence[CaseJob]) -> None:
+@contextmanager
+def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
+    """The hidden folder in which one run at a time makes the data set, until `publish` gives it its name.
+
+    After an error it stays only if it has records of finished cases, from which the next run goes on.
+    """
+    records = target.staging / RECORDS
+    try:
+        with locked(target.place):
+            settle(target.old, target.place)
+            _check(target, inputs)
+            records.mkdir(parents=True, exist_ok=True)
+            (target.staging / INCOMPLETE).touch()
+            (target.staging / "dataset.json").unlink(missing_ok=True)
+            try:
+                yield target.staging
+            finally:
+                if target.staging.exists() and not (records.exists() and any(records.iterdir())):
+                    shutil.rmtree(target.staging)
+    except OSError as error:
+        raise LabelSetError(f"{error.filename or target.staging}: {error.strerror or error}") from None
+
+
+def _check(target: Target, inputs: Iterable[Path]) -> None:
     if target.folder.exists():
         if not target.overwrite:
             raise LabelSetError(f"{target.folder} exists: choose another -d or -n, or give --overwrite")
         if not any((target.folder / name).exists() for name in ("dataset.json", INCOMPLETE)):
             raise LabelSetError(f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it")
-        inside = next((path for job in jobs for path in job.inputs if _is_below(path, target.place)), None)
+        inside = next((path for path in inputs if _is_below(path, target.place)), None)
         if inside:
             raise LabelSetError(f"{inside}: lies in the data set that would be written: choose another -d or -n")
     if os.path.lexists(target.staging) and (target.staging.is_symlink() or not target.staging.is_dir()):
@@ -94,30 +119,27 @@ def _is_below(path: Path, folder: Path) -> bool:
     return os.path.realpath(path).startswith(f"{folder}{os.sep}")
 
 
-def publish(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseResult], contract: Contract) -> list[str]:
-    """Remove what does not belong to the data set, write dataset.json last, and give the folder its name."""
+def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]) -> list[str]:
+    """Remove what is not among the `files` of the cases, write dataset.json last, and give the folder its name.
+
+    Returns what was kept of the data set that stood there before.
+    """
     staging = target.staging
-    expected = {name for job in jobs for name in output_names(job, results[job.case])}
+    Contract.from_dataset_json(dataset_json)  # what we write, we can read
     found = set()
     for part in PARTS:
         for path in (staging / part).glob("*"):
-            if f"{part}/{path.name}" in expected:
+            if f"{part}/{path.name}" in files:
                 found.add(f"{part}/{path.name}")
             else:
                 path.unlink()
-    if missing := sorted(expected - found):
+    if missing := sorted(set(files) - found):
         raise LabelSetError(f"{staging / missing[0]}: somebody removed it while the others were converted: run again")
-    for part in (IMAGES_TRAINING, LABELS_TRAINING):
-        (staging / part).mkdir(exist_ok=True)
-    dataset_json = {
-        "channel_names": {str(number): channel for number, channel in enumerate(target.channels)},
-        "numTraining": Counter(job.part for job in jobs)[TRAINING],
-        "file_ending": target.ending,
-        "name": target.folder.name,
-        **contract.to_dataset_json(),
-    }
-    Contract.from_dataset_json(dataset_json)  # what we write, we can read
-    write_notes(staging / NOTES, [(job.case, note) for job in jobs for note in results[job.case].notes])
+    try:
+        flush_files(staging / name for name in found if not (staging / name).is_symlink())
+    except OSError:
+        shutil.rmtree(staging / RECORDS)  # nobody knows which files are whole
+        raise
     write_json(staging / "dataset.json", dataset_json)
     _check_id(target.folder)  # another run may have taken it meanwhile
     (staging / INCOMPLETE).unlink()

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,11 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 
 @contextmanager
-def new_file(path: str | Path) -> Iterator[Path]:
+def new_file(path: str | Path, flush: bool = True) -> Iterator[Path]:
     """A path for any writer; when the block ends, what was written there is flushed to disk and named `path`.
 
     Readers see the old file or the whole new one. After an error nothing is left behind. A disk that is full, or a
-    folder that cannot be written to, is one line.
+    folder that cannot be written to, is one line. Who writes many files flushes them together (`flush_files`).
     """
     path = Path(path)
     if os.path.exists(path) and not os.path.isfile(path):  # a device, which root would replace
@@ -54,19 +55,33 @@ def new_file(path: str | Path) -> Iterator[Path]:
     ending = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:])  # some writers go by it
     temporary = path.parent / f".{secrets.token_hex(8)}{ending}"  # short: the name itself may be as long as can be
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch(exist_ok=False)  # tells at once what no writer could do
-        temporary.unlink()
+        try:
+            temporary.touch(exist_ok=False)  # tells at once what no writer could do
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch(exist_ok=False)
         yield temporary
-        if not temporary.is_symlink():
-            with open(temporary, "rb+") as file:
-                os.fsync(file.fileno())  # a full disk may tell only now
+        if flush:
+            _flush(temporary)
         os.replace(temporary, path)
-    except OSError as error:
-        raise LabelSetError(f"{path}: cannot be written: {reason(error)}") from None
-    finally:
+    except BaseException as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise LabelSetError(f"{path}: cannot be written: {reason(error)}") from None
+        raise
+
+
+def flush_files(paths: Iterable[Path]) -> None:
+    """Wait until files are on disk; many at once, as the disk then writes its journal once for all of them."""
+    with ThreadPoolExecutor(16) as threads:
+        for _ in threads.map(_flush, paths):
+            pass
+
+
+def _flush(path: Path) -> None:
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())  # a full disk may tell only now
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:

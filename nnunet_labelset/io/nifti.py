@@ -33,16 +33,16 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header]:
     zipped = content.startswith(GZIP)
     start = zlib.decompressobj(31).decompress(content, HEADER_BYTES) if zipped else content[:HEADER_BYTES]
     kind = _kind(start)
-    if len(start) < kind.header_class.sizeof_hdr:
+    if len(start) < kind.sizeof_hdr:
         raise ValueError("too short for a NIfTI header")
-    header = kind.header_class(start[: kind.header_class.sizeof_hdr], check=False)
+    header = kind(start[: kind.sizeof_hdr])
     expected = bytes_promised(header)
     check_promise(path, expected, len(content), zipped)
     if zipped:
         content = _unzip(content, expected)
     if len(content) < expected:
         raise LabelSetError(f"{path}: cut off: its header promises {expected} bytes, but there are {len(content)}")
-    array = np.asarray(kind.from_bytes(content[:expected]).dataobj).T
+    array = np.asarray(nibabel.arrayproxy.ArrayProxy(io.BytesIO(content), header)).T
     return array.astype(array.dtype.newbyteorder("="), copy=False), header
 
 
@@ -63,9 +63,9 @@ def check_promise(path: Path, expected: int, stored: int, zipped: bool) -> None:
         raise LabelSetError(f"{path}: {expected >> 30} GB of voxels: more than the memory of this machine")
 
 
-def _kind(start: bytes) -> type[nibabel.Nifti1Image]:
+def _kind(start: bytes) -> type[Header]:
     second = 540 in (int.from_bytes(start[:4], order) for order in ("little", "big"))
-    return nibabel.Nifti2Image if second else nibabel.Nifti1Image
+    return nibabel.Nifti2Header if second else nibabel.Nifti1Header
 
 
 def _unzip(content: bytes, most: int) -> bytes:

@@ -84,6 +84,7 @@ def _read_nifti(path: Path) -> tuple[np.ndarray, Place]:
         return _read_itk(path)
     ambiguous = forms_differ(header)
     reader = sitk.ImageFileReader()
+    reader.SetImageIO("NiftiImageIO")  # else every format that ITK knows has a look at the file
     reader.SetFileName(str(path))
     try:
         reader.ReadImageInformation()
@@ -147,7 +148,7 @@ def _image(array: np.ndarray, place: Place) -> sitk.Image:
     return image
 
 
-def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image) -> None:
+def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image, flush: bool = True) -> None:
     """Write voxels (z, y, x) in their place, whole or not at all, compressed where the format can be.
 
     Read back before the file gets its name: ITK does not tell when a disk was full.
@@ -156,7 +157,7 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image)
     image.SetSpacing(place.GetSpacing())
     image.SetOrigin(place.GetOrigin())
     image.SetDirection(place.GetDirection())
-    with new_file(path) as temporary:
+    with new_file(path, flush) as temporary:
         try:
             sitk.WriteImage(image, str(temporary), useCompression=True)
             nifti = temporary.name.endswith((".nii", ".nii.gz"))

@@ -38,6 +38,7 @@ if __name__ == "__mp_main__" and moment == "importing":
     Path(folder, "importing").touch()
     wait()
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
     if moment == "starting":
         start = multiprocessing.context.SpawnProcess.start
 
