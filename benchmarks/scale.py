@@ -112,8 +112,8 @@ def measure(root: Path, cases: int, leaves: int, processes: int, repeats: int) -
     source = ["-m", str(root / "scale.toml"), "--annotated", str(root / "annotated.csv")]
     peers: dict[str, tuple[str, ...]] = {READ: (), READ_WRITE: ("image", "label"), READ_WRITE_LABELS: ("label",)}
     verbs = {  # with the peer that they are measured by
-        "convert": (["convert", "-d", "3", "-n", "Converted", "--overwrite", *source, *workers], READ_WRITE),
-        "merge": (["merge", "-d", "2", "-n", "Merged", "--overwrite", "1", *workers], READ_WRITE_LABELS),
+        "convert": (["convert", "-d", "3", "-n", "Converted", *source, *workers], READ_WRITE),
+        "merge": (["merge", "-d", "2", "-n", "Merged", "1", *workers], READ_WRITE_LABELS),
         "verify": (["verify", "-d", "1", *workers], READ),
         "coverage": (["coverage", "-d", "1"], READ),
         "splits": (["splits", "-d", "1", "--overwrite"], READ),
@@ -123,25 +123,31 @@ def measure(root: Path, cases: int, leaves: int, processes: int, repeats: int) -
         **{name: partial(run_peer, files, written, root, processes) for name, written in peers.items()},
         **{name: partial(run_verb, arguments) for name, (arguments, _) in verbs.items()},
     }
-    times: dict[str, list[float]] = {name: [] for name in actions}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
     printed = {}
     for _ in range(repeats):
         for name, action in actions.items():
-            start = time.perf_counter()
+            for written in (*root.glob("Dataset002_*"), *root.glob("Dataset003_*")):
+                shutil.rmtree(written)
+            start, cpu = time.perf_counter(), sum(os.times()[:4])
             printed[name] = action() or 0
-            times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(found) for name, found in times.items()}
-    return [
-        {
-            "what": name,
-            "seconds": medians[name],
-            "peer": verbs[name][1] if name in verbs else "",
-            "ratio": medians[name] / medians[verbs[name][1]] if name in verbs else 1.0,
-            "ratio_to_read": medians[name] / medians[READ],
-            "printed_characters": printed[name],
-        }
-        for name in actions
-    ]
+            times[name].append((time.perf_counter() - start, sum(os.times()[:4]) - cpu))
+    clock, processor = ({name: statistics.median(t[i] for t in found) for name, found in times.items()} for i in (0, 1))
+    rows = []
+    for name in actions:
+        base = verbs[name][1] if name in verbs else name
+        rows.append(
+            {
+                "what": name,
+                "seconds": clock[name],
+                "peer": base,
+                "ratio": clock[name] / clock[base],
+                "cpu_ratio": processor[name] / processor[base],  # hardly depends on other users of the machine
+                "ratio_to_read": clock[name] / clock[READ],
+                "printed_characters": printed[name],
+            }
+        )
+    return rows
 
 
 if __name__ == "__main__":
@@ -155,9 +161,12 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         rows = measure(Path(temporary), args.cases, args.leaves, args.np, args.repeats)
     print(f"{args.cases} cases of {SIZE}^3 voxels, {args.leaves} leaves, each case its own protocol, -np {args.np}")
-    print(f"{'':24}{'seconds':>9}{'ratio':>7}  {'to':24}{'to read':>8}{'characters printed':>20}")
+    print(f"{'':24}{'seconds':>9}{'ratio':>7}{'cpu':>6}  {'to':24}{'to read':>8}{'characters printed':>20}")
     for row in rows:
-        print(f"{row['what']:24}{row['seconds']:>9.2f}{row['ratio']:>7.2f}  {row['peer']:24}", end="")
+        print(
+            f"{row['what']:24}{row['seconds']:>9.2f}{row['ratio']:>7.2f}{row['cpu_ratio']:>6.2f}  {row['peer']:24}",
+            end="",
+        )
         print(f"{row['ratio_to_read']:>8.2f}{row['printed_characters']:>20}")
     if args.json:
         write_json(args.json, {"rows": rows, "arguments": vars(args), "python": platform.python_version()})

@@ -9,7 +9,8 @@ from pathlib import Path
 import edt
 import numpy as np
 
-from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract.parser import annotated_leaves
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProtocol, interpret
 from nnunet_labelset.dataset_conversion.notes import Note
@@ -65,11 +66,11 @@ class _Conversion:
                 return None
             result.notes.append(Note("no mask file"))
         if job.mask_images is not None:
-            region = mask if mask is not None else labels != 0 if labels is not None else None
-            if region is None:
+            inside = mask if mask is not None else labels != 0 if labels is not None else None
+            if inside is None:
                 result.problems.append(f"{job.images[0]}: --mask-images: this case has no mask")
                 return None
-            kept = dilate(region, job.mask_images, reference.place.spacing[::-1])
+            kept = dilate(inside, job.mask_images, reference.place.spacing[::-1])
             good = [self.masked(image, path, kept) for path, image in zip(job.images, good, strict=True)]
         return good, Volume(values, reference.place) if values is not None else None
 
@@ -130,10 +131,10 @@ class _Conversion:
         if meaning.background_added:
             about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
             notes.append(Note("one unannotated leaf", about))
-        contract = Contract(leaves, {"": storage.sets()}, {}, has_ignore=True)
+        annotated = annotated_leaves(storage.sets(), len(leaves), meaning.vouched)
         present = (meaning.values[value] for value in counts if value in meaning.values)
         seen = frozenset().union(*(labels for labels in present if len(labels) == 1))
-        for leaf in sorted((contract.annotated_leaves("") | meaning.vouched) - seen - {0}):
+        for leaf in sorted((annotated | meaning.vouched) - seen - {0}):
             notes.append(Note("declared annotated, but without a voxel", leaves[leaf]))
 
     def names(self, labels: LabelSet) -> str:
@@ -167,15 +168,15 @@ class _Conversion:
                     shutil.copyfile(path, temporary)
 
 
-def dilate(region: np.ndarray, distance: float, spacing: tuple[float, ...]) -> np.ndarray:
-    """Voxels (z, y, x) not farther than `distance` mm from the region."""
-    result = np.zeros_like(region)
-    if region.any():
-        box = []  # the region and its surroundings
+def dilate(inside: np.ndarray, distance: float, spacing: tuple[float, ...]) -> np.ndarray:
+    """Voxels (z, y, x) not farther than `distance` mm from what is inside."""
+    result = np.zeros_like(inside)
+    if inside.any():
+        box = []  # what is inside, and its surroundings
         for axis, step in enumerate(spacing):
-            occupied = np.flatnonzero(region.any(axis=tuple({0, 1, 2} - {axis})))
-            radius = int(min(distance / step, region.shape[axis])) + 1
+            occupied = np.flatnonzero(inside.any(axis=tuple({0, 1, 2} - {axis})))
+            radius = int(min(distance / step, inside.shape[axis])) + 1
             box.append(slice(max(0, int(occupied[0]) - radius), int(occupied[-1]) + radius + 1))
-        away = edt.edt(np.ascontiguousarray(~region[tuple(box)]), anisotropy=spacing)
+        away = edt.edt(np.ascontiguousarray(~inside[tuple(box)]), anisotropy=spacing)
         result[tuple(box)] = away <= distance + 1e-5
     return result

@@ -180,8 +180,8 @@ def write_completed(source: Path, target: Path, model: Model, threshold: float, 
             raise LabelSetError(f"the model is nowhere sure enough (threshold {threshold}): nothing was completed")
         content = _dataset_json(dataset_json, contract, source, target, {item: results[item] for item in kept})
         content[COMPLETED] |= {"from": source.name, "model": model.folder.name, "threshold": threshold}
-        parts = (LABELS_TRAINING, COMPLETED_VOXELS)
-        publish(new, [f"{part}/{item.case.name}{SUFFIX}{ending}" for item in kept for part in parts], content)
+        folders = (LABELS_TRAINING, COMPLETED_VOXELS)
+        publish(new, [f"{name}/{item.case.name}{SUFFIX}{ending}" for item in kept for name in folders], content)
     notes = []
     for item in kept:
         result = results[item]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, VERSION, Contract, LabelSet
+from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import Meaning
@@ -20,11 +20,11 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.raw import RawCase, raw_cases
+from nnunet_labelset.nnunet.raw import RawCase, channel_names, raw_cases
 
 
 @dataclass
-class Part:
+class InputDataset:
     """One data set of the merge; `names` maps each of its labels to the leaves that it may be."""
 
     given: str  # as the user wrote it
@@ -32,17 +32,17 @@ class Part:
     dataset_json: Mapping[str, Any]
     contract: Contract
     cases: Sequence[RawCase]
-    name: str  # before its cases and protocols; no other part has it
+    name: str  # before its cases and protocols; no other data set has it
     fully_annotated: bool
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     renamed: set[str] = field(default_factory=set)  # labels for which there is a --label
 
     @property
     def channels(self) -> tuple[str, ...]:
-        channels = self.dataset_json.get("channel_names")
-        if not isinstance(channels, Mapping) or not channels or not all(str(key).isdigit() for key in channels):
-            raise LabelSetError(f"{self.folder / 'dataset.json'}: expected 'channel_names', such as {{'0': 'CT'}}")
-        return tuple(str(channels[key]) for key in sorted(channels, key=int))
+        try:
+            return channel_names(self.dataset_json)
+        except LabelSetError as error:
+            raise LabelSetError(f"{self.folder}: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Declared:
     fully_annotated: Sequence[str] = ()
 
 
-def read_parts(given: Sequence[str], declared: Declared) -> list[Part]:
+def read_datasets(given: Sequence[str], declared: Declared) -> list[InputDataset]:
     """The data sets with what is annotated in them; one that nobody declared is not taken for complete."""
     folders = [find_dataset(name) for name in given]
     resolved = [folder.resolve() for folder in folders]
@@ -71,14 +71,14 @@ def read_parts(given: Sequence[str], declared: Declared) -> list[Part]:
             f"nothing says what is annotated in which case of {', '.join(listed)}: give a table (--annotated "
             f"{listed[0]}=FILE.csv), or --fully-annotated {' '.join(listed)} if all labels were drawn in every case"
         )
-    parts = []
+    datasets = []
     for number, (folder, content) in enumerate(zip(folders, contents, strict=True)):
         contract, cases = _contract(folder, content, tables.get(number), number in complete)
+        names: dict[str, tuple[str, ...]] = {leaf: (leaf,) for leaf in contract.leaf_names}
+        names[contract.leaf_names[0]] = ("background",)
         name = _unique_name(number, resolved)
-        parts.append(Part(given[number], folder, content, contract, cases, name, number in complete))
-        parts[-1].names.update({leaf: (leaf,) for leaf in contract.leaf_names})
-        parts[-1].names[contract.leaf_names[0]] = ("background",)
-    return parts
+        datasets.append(InputDataset(given[number], folder, content, contract, cases, name, number in complete, names))
+    return datasets
 
 
 def ways_to_write(given: str, folder: Path) -> set[str]:
@@ -133,9 +133,10 @@ def _contract(
         labelled = [case.name for case in cases if case.label is not None]
         if table is not None:
             contract = contract_with_list(dataset_json, table)
+        elif BLOCK in dataset_json:
+            contract = Contract.from_dataset_json(dataset_json)
         else:
-            everything = {"version": VERSION, "protocols": {"": {}}, "cases": dict.fromkeys(labelled, "")}
-            contract = Contract.from_dataset_json({BLOCK: everything, **dataset_json})
+            contract = Contract.of_labels(dataset_json).fully_annotated(labelled)
     except LabelSetError as error:
         raise LabelSetError(f"{folder / 'dataset.json'}: {error}") from None
     if table is not None and (missing := [name for name in labelled if name not in contract.cases]):
@@ -154,45 +155,50 @@ def _unique_name(number: int, folders: Sequence[Path]) -> str:
     return whole[number] if whole.count(whole[number]) == 1 else f"{whole[number]}_{number + 1}"
 
 
-def merged_sets(part: Part, sets: Sequence[LabelSet], leaves: Sequence[str]) -> dict[int, LabelSet]:
-    """What each value of a case may be in the common label space."""
-    known = [frozenset(leaves.index(name) for name in part.names[leaf]) for leaf in part.contract.leaf_names]
-    unknown = frozenset(range(len(leaves))).difference(*known)  # may hide in the background of this data set
-    return {
-        value: frozenset().union(*(known[leaf] for leaf in labels)) | (unknown if 0 in labels else frozenset())
-        for value, labels in enumerate(sets)
-    }
-
-
 def merge_jobs(
-    parts: Sequence[Part], leaves: tuple[str, ...], channels: int, ending: str, link: bool, prefix: bool
+    datasets: Sequence[InputDataset], leaves: tuple[str, ...], channels: int, ending: str, link: bool, prefix: bool
 ) -> Plan:
     """One job for every case of every data set; problems are collected, not raised."""
     made = Plan()
-    for part in parts:
-        for case in part.cases:
-            name = f"{part.name}_{case.name}" if prefix else case.name
+    number_of = {leaf: number for number, leaf in enumerate(leaves)}
+    for dataset in datasets:
+        known = [frozenset(number_of[name] for name in dataset.names[leaf]) for leaf in dataset.contract.leaf_names]
+        for case in dataset.cases:
+            name = f"{dataset.name}_{case.name}" if prefix else case.name
             try:
-                made.add_name(name, str(part.folder), "use --prefix")
+                made.add_name(name, str(dataset.folder), "use --prefix")
                 if len(case.images) != channels:
-                    found = f"case '{case.name}' has {len(case.images)} images, expected {channels}"
-                    raise LabelSetError(f"{part.folder}: {found}")
-                made.jobs.append(_job(name, part, case, leaves, link, ending))
+                    raise LabelSetError(f"case '{case.name}' has {len(case.images)} images, expected {channels}")
+                made.jobs.append(_job(name, dataset, case, known, leaves, link, ending))
             except LabelSetError as error:
-                where = "" if str(error).startswith(str(part.folder)) else f"{part.folder}: "
+                where = "" if str(error).startswith(str(dataset.folder)) else f"{dataset.folder}: "
                 made.problems.append((name, f"{where}{error}"))
     return made
 
 
-def _job(name: str, part: Part, case: RawCase, leaves: tuple[str, ...], link: bool, ending: str) -> CaseJob:
-    values, source, complete, vouched = {0: frozenset([0])}, part.name, False, frozenset[int]()
+def _job(
+    name: str,
+    dataset: InputDataset,
+    case: RawCase,
+    known: Sequence[LabelSet],
+    leaves: tuple[str, ...],
+    link: bool,
+    ending: str,
+) -> CaseJob:
+    """`known` are the leaves of the common label space that each leaf of the data set may be."""
+    values, source, complete, vouched = {0: frozenset([0])}, dataset.name, False, frozenset[int]()
     if case.label is not None:
-        values = merged_sets(part, part.contract.sets_of(case.name), leaves)
-        complete = part.contract.is_fully_annotated(case.name)
-        own = part.contract.vouched.get(part.contract.protocol_of(case.name), ())
+        contract, protocol = dataset.contract, dataset.contract.protocol_of(case.name)
+        unknown = frozenset(range(len(leaves))).difference(*known)  # may hide in the background of this data set
+        values = {
+            value: frozenset().union(*(known[leaf] for leaf in labels)) | (unknown if 0 in labels else frozenset())
+            for value, labels in enumerate(contract.protocols[protocol])
+        }
+        complete = contract.is_fully_annotated(case.name)
+        own = contract.vouched.get(protocol, ())
         vouched = frozenset(leaf for value in own if len(values.get(value, ())) == 1 for leaf in values[value])
-        if BLOCK in part.dataset_json and len(part.contract.protocols) > 1:
-            source = f"{part.name}_{part.contract.protocol_of(case.name)}"
+        if BLOCK in dataset.dataset_json and len(contract.protocols) > 1:
+            source = f"{dataset.name}_{protocol}"
     unlabelled = values.pop(0)
     ignored = unlabelled if len(unlabelled) > 1 else None
     return CaseJob(
@@ -204,7 +210,7 @@ def _job(name: str, part: Part, case: RawCase, leaves: tuple[str, ...], link: bo
         mask=case.mask if case.label is not None else None,
         protocol=Meaning(values, unlabelled, unlabelled, ignored, complete=complete, vouched=vouched),
         leaves=leaves,
-        fully_annotated=part.fully_annotated,
+        fully_annotated=dataset.fully_annotated,
         link=link,
         ending=ending,
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from nnunet_labelset.contract import IGNORE, LabelSet
-from nnunet_labelset.dataset_conversion.merge import Part, ways_to_write
+from nnunet_labelset.dataset_conversion.merge import InputDataset, ways_to_write
 from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import some
@@ -16,14 +16,14 @@ from nnunet_labelset.io.text import some
 NEARLY = 0.9  # names as alike as 'liver_tumor' and 'liver_tumour'
 
 
-def rename_labels(parts: Sequence[Part], options: Sequence[str]) -> None:
+def rename_labels(datasets: Sequence[InputDataset], options: Sequence[str]) -> None:
     """Apply `DATASET:LABEL=LEAF[+LEAF]`; a folder may have a colon in its name."""
     for option in options:
-        given = ", ".join(part.given for part in parts)
+        given = ", ".join(dataset.given for dataset in datasets)
         ways = [
             (len(way), number)
-            for number, part in enumerate(parts)
-            for way in ways_to_write(part.given, part.folder)
+            for number, dataset in enumerate(datasets)
+            for way in ways_to_write(dataset.given, dataset.folder)
             if option.startswith(f"{way}:")
         ]
         length, number = max(ways, default=(option.find(":"), -1))
@@ -33,22 +33,24 @@ def rename_labels(parts: Sequence[Part], options: Sequence[str]) -> None:
             raise LabelSetError(f"--label {option}: expected DATASET:LABEL=LEAF or DATASET:LABEL=LEAF+LEAF")
         if number < 0:
             raise LabelSetError(f"--label {option}: no such data set among {given}")
-        part = parts[number]
-        known = part.contract.leaf_names[1:]
+        dataset = datasets[number]
+        known = dataset.contract.leaf_names[1:]
         if label not in known:
-            raise LabelSetError(f"--label {option}: {part.given} has no such label{did_you_mean(label, known)}")
-        part.names[label] = names
-        part.renamed.add(label)
+            raise LabelSetError(f"--label {option}: {dataset.given} has no such label{did_you_mean(label, known)}")
+        dataset.names[label] = names
+        dataset.renamed.add(label)
 
 
-def common_leaves(parts: Sequence[Part]) -> tuple[str, ...]:
+def common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
     """Background and all leaves, in the order of the data sets and of their values.
 
     A leaf that no data set has, but only a `--label` as one of several, is a slip: nothing could teach it.
     """
-    leaves = tuple(dict.fromkeys(["background", *(leaf for part in parts for n in part.names.values() for leaf in n)]))
-    known = {names[0] for part in parts for names in part.names.values() if len(names) == 1}
-    known.update(*(part.contract.leaf_names for part in parts))
+    leaves = tuple(
+        dict.fromkeys(["background", *(leaf for dataset in datasets for n in dataset.names.values() for leaf in n)])
+    )
+    known = {names[0] for dataset in datasets for names in dataset.names.values() if len(names) == 1}
+    known.update(*(dataset.contract.leaf_names for dataset in datasets))
     for leaf in leaves:
         if leaf not in known:
             hint = did_you_mean(leaf, sorted(known - {"background"}))
@@ -56,22 +58,22 @@ def common_leaves(parts: Sequence[Part]) -> tuple[str, ...]:
     return leaves
 
 
-def common_regions(parts: Sequence[Part], leaves: tuple[str, ...]) -> Regions | None:
+def common_regions(datasets: Sequence[InputDataset], leaves: tuple[str, ...]) -> Regions | None:
     """By name. A leaf of a data set without regions that no region holds is a region of its own."""
     members: dict[str, LabelSet] = {}
     order: dict[str, int] = {}
-    for part in parts:
-        own = part.contract.regions or {}
-        for (region, values), value in zip(own.items(), part.contract.regions_class_order, strict=True):
-            names = {name for leaf in values for name in part.names[part.contract.leaf_names[leaf]]}
+    for dataset in datasets:
+        own = dataset.contract.regions or {}
+        for (region, values), value in zip(own.items(), dataset.contract.regions_class_order, strict=True):
+            names = {name for leaf in values for name in dataset.names[dataset.contract.leaf_names[leaf]]}
             found = frozenset(map(leaves.index, names))
             if members.setdefault(region, found) != found:
                 listed = [", ".join(leaves[leaf] for leaf in sorted(sets)) for sets in (members[region], found)]
                 raise LabelSetError(
-                    f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in {part.given}: rename it "
+                    f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in {dataset.given}: rename it "
                     "in one dataset.json, or unite the leaves with --label"
                 )
-            order.setdefault(region, leaves.index(part.names[part.contract.leaf_names[value]][0]))
+            order.setdefault(region, leaves.index(dataset.names[dataset.contract.leaf_names[value]][0]))
     if not members:
         return None
     for leaf in range(1, len(leaves)):
@@ -80,18 +82,21 @@ def common_regions(parts: Sequence[Part], leaves: tuple[str, ...]) -> Regions | 
     return Regions(members, tuple(order[name] for name in members)).checked(leaves, "the data sets together")
 
 
-def remarks(parts: Sequence[Part], leaves: Sequence[str], linked: bool) -> list[str]:
+def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: bool) -> list[str]:
     """What was done by names alone, and is for the user to confirm."""
-    having = {leaf: [part for part in parts if any(leaf in names for names in part.names.values())] for leaf in leaves}
+    having = {
+        leaf: [dataset for dataset in datasets if any(leaf in names for names in dataset.names.values())]
+        for leaf in leaves
+    }
     united = []
     for leaf in leaves[1:]:
-        having_it = [part for part in parts if leaf in part.names and leaf not in part.renamed]
-        by_name = [part.given if part.given.isdigit() else part.name for part in having_it]
+        having_it = [dataset for dataset in datasets if leaf in dataset.names and leaf not in dataset.renamed]
+        by_name = [dataset.given if dataset.given.isdigit() else dataset.name for dataset in having_it]
         if len(by_name) > 1:
             united.append(f"{leaf} ({', '.join(by_name)})")
     lines = [f"united because their names are equal; the same structure? {some(united, 10)}"] if united else []
     for a, b in combinations(leaves[1:], 2):
-        apart = not any(part in having[b] for part in having[a])
+        apart = not any(dataset in having[b] for dataset in having[a])
         if apart and _nearly_equal(a, b):
             first, second = having[a][0].given, having[b][0].given
             lines.append(
@@ -110,10 +115,10 @@ def _nearly_equal(a: str, b: str) -> bool:
     return plain[0] == plain[1] or (matcher.quick_ratio() >= NEARLY and matcher.ratio() >= NEARLY)
 
 
-def common_channels(parts: Sequence[Part], chosen: Sequence[str] | None) -> tuple[str, ...]:
-    found = {part.channels: part for part in parts}
+def common_channels(datasets: Sequence[InputDataset], chosen: Sequence[str] | None) -> tuple[str, ...]:
+    found = {dataset.channels: dataset for dataset in datasets}
     if len({len(channels) for channels in found}) > 1 or (chosen is None and len(found) > 1):
-        listed = "; ".join(f"{part.folder.name}: {', '.join(channels)}" for channels, part in found.items())
+        listed = "; ".join(f"{dataset.folder.name}: {', '.join(channels)}" for channels, dataset in found.items())
         raise LabelSetError(f"the data sets have different channels ({listed}): if they mean the same, use --channels")
     channels = next(iter(found))
     if chosen is not None and len(chosen) != len(channels):

@@ -26,7 +26,7 @@ from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TE
 from nnunet_labelset.nnunet.raw import INCOMPLETE, file_ending
 
 COMPLETED_VOXELS = "completedTr"  # masks of what a model has completed
-PARTS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST, COMPLETED_VOXELS)
+CASE_FOLDERS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST, COMPLETED_VOXELS)
 OURS = ("dataset.json", NOTES, INCOMPLETE, RECORDS)
 
 
@@ -108,7 +108,7 @@ def _check(target: Target, inputs: Iterable[Path]) -> None:
             raise LabelSetError(f"{inside}: lies in the data set that would be written: choose another -d or -n")
     if os.path.lexists(target.staging) and (target.staging.is_symlink() or not target.staging.is_dir()):
         raise LabelSetError(f"{target.staging}: this name is needed for a folder: move it away")
-    known = {target.staging / name for name in (RECORDS, *PARTS)}
+    known = {target.staging / name for name in (RECORDS, *CASE_FOLDERS)}
     for folder in (target.staging, *known):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.is_dir() and path not in known:
@@ -127,10 +127,10 @@ def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]
     staging = target.staging
     Contract.from_dataset_json(dataset_json)  # what we write, we can read
     found = set()
-    for part in PARTS:
-        for path in (staging / part).glob("*"):
-            if f"{part}/{path.name}" in files:
-                found.add(f"{part}/{path.name}")
+    for folder in CASE_FOLDERS:
+        for path in (staging / folder).glob("*"):
+            if f"{folder}/{path.name}" in files:
+                found.add(f"{folder}/{path.name}")
             else:
                 path.unlink()
     if missing := sorted(set(files) - found):
@@ -179,8 +179,8 @@ def _foreign(folder: Path) -> Iterator[Path]:
     except LabelSetError:
         ending = ".nii.gz"
     for path in sorted(folder.iterdir()):
-        if path.name in PARTS and path.is_dir() and not path.is_symlink():
+        if path.name in CASE_FOLDERS and path.is_dir() and not path.is_symlink():
             case = re.compile((r".+_\d{4}" if path.name.startswith("images") else ".+") + re.escape(ending))
             yield from (inner for inner in sorted(path.iterdir()) if inner.is_dir() or not case.fullmatch(inner.name))
-        elif path.name not in (*PARTS, *OURS):
+        elif path.name not in (*CASE_FOLDERS, *OURS):
             yield path

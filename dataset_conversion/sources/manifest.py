@@ -212,8 +212,8 @@ def _read_regions(content: Mapping[str, Any], leaves: tuple[str, ...], where: st
 
 
 def _values(key: str, where: str) -> Iterator[str]:
-    for part in key.replace(",", " ").split():
-        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+    for text in key.replace(",", " ").split():
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
         if not match or int(match[2] or match[1]) > HIGHEST_SOURCE_VALUE:
             raise LabelSetError(f"{where}: expected values such as '3', '37 38' or '114-121', up to 65535")
         yield from map(str, range(int(match[1]), int(match[2] or match[1]) + 1))

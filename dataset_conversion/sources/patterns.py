@@ -41,14 +41,14 @@ def pattern_regex(pattern: str, case: str = "[^/]+") -> re.Pattern[str]:
     """
     groups = {"{case}": f"(?P<case>{case})", "{structure}": "(?P<structure>[^/]+)"}
     wildcards = {"*": "[^/]*", "**/": "(?:[^/]+/)*"}
-    parts, seen = [], set()
+    pieces, seen = [], set()
     for token in TOKENS.split(pattern):
         if token in groups:
-            parts.append(f"(?P={token[1:-1]})" if token in seen else groups[token])
+            pieces.append(f"(?P={token[1:-1]})" if token in seen else groups[token])
             seen.add(token)
         else:
-            parts.append(wildcards.get(token) or re.escape(token))
-    return re.compile("".join(parts))
+            pieces.append(wildcards.get(token) or re.escape(token))
+    return re.compile("".join(pieces))
 
 
 def list_files(folder: Path, depth: int | None = None) -> list[str]:

@@ -6,7 +6,7 @@ import argparse
 
 from nnunet_labelset.commands.options import add_target
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
-from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_parts
+from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_datasets
 from nnunet_labelset.dataset_conversion.merge_names import (
     common_channels,
     common_leaves,
@@ -58,14 +58,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    parts = read_parts(args.datasets, Declared(args.annotated, args.fully_annotated))
-    rename_labels(parts, args.label)
-    leaves, channels = common_leaves(parts), common_channels(parts, args.channels)
-    endings = {file_ending(part.dataset_json) for part in parts}
+    datasets = read_datasets(args.datasets, Declared(args.annotated, args.fully_annotated))
+    rename_labels(datasets, args.label)
+    leaves, channels = common_leaves(datasets), common_channels(datasets, args.channels)
+    endings = {file_ending(dataset.dataset_json) for dataset in datasets}
     ending = endings.pop() if len(endings) == 1 else ".nii.gz"
     folder = dataset_folder(args.o or nnunet_folder("nnUNet_raw"), args.d, args.n)
-    made = merge_jobs(parts, leaves, len(channels), ending, link=not args.copy, prefix=args.prefix)
-    regions = common_regions(parts, leaves)
+    made = merge_jobs(datasets, leaves, len(channels), ending, link=not args.copy, prefix=args.prefix)
+    regions = common_regions(datasets, leaves)
     target = Target(folder, leaves, channels, ending, args.overwrite, args.skip_bad_cases, regions)
     written = write_dataset(target, made.jobs, made.problems, args.np)
-    print(summary(written, folder, remarks(parts, leaves, linked=not args.copy)))
+    print(summary(written, folder, remarks(datasets, leaves, linked=not args.copy)))

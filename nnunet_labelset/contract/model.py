@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,10 +18,10 @@ from nnunet_labelset.contract.parser import (
     VERSION,
     LabelSet,
     Parsed,
+    annotated_leaves,
     default_sets,
     parse_contract,
     parse_labels,
-    uncertain_leaves,
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 
@@ -73,21 +73,15 @@ class Contract:
         return self.protocols[self.protocol_of(case)]
 
     def annotated_leaves(self, protocol: str) -> LabelSet:
-        """Leaves that a protocol annotates: where one is, we know it, and where it is not drawn, it is not.
-
-        Some value stands for exactly this leaf, and the leaf is in no larger label-set, unless the protocol vouches for
-        it. A value that may be every leaf says nothing about any of them (nnU-Net's ignore) and does not count.
-        """
+        """Leaves that a protocol annotates (see `parser.annotated_leaves`)."""
         return self._annotated[protocol]
 
     @cached_property
     def _annotated(self) -> dict[str, LabelSet]:
-        annotated = {}
-        for name, sets in self.protocols.items():
-            single = frozenset().union(*(labels for labels in sets if len(labels) == 1))
-            uncertain = uncertain_leaves(sets, self.num_leaves) - self.vouched.get(name, frozenset())
-            annotated[name] = single - uncertain
-        return annotated
+        return {
+            name: annotated_leaves(sets, self.num_leaves, self.vouched.get(name, frozenset()))
+            for name, sets in self.protocols.items()
+        }
 
     def annotated(self, case: str) -> tuple[str, ...]:
         """Names of the leaves that are annotated in this case, in the order of their values."""
@@ -100,10 +94,12 @@ class Contract:
 
     def annotated_regions(self, protocol: str) -> tuple[str, ...]:
         """Regions that a protocol annotates: all of their leaves are, or each value lies inside or outside of them."""
+        if self.regions is None:
+            return ()
         sets = [labels for labels in self.protocols[protocol] if len(labels) < self.num_leaves]
         return tuple(
             name
-            for name, region in (self.regions or {}).items()
+            for name, region in self.regions.items()
             if region <= self.annotated_leaves(protocol)
             or (
                 any(labels <= region for labels in sets)
@@ -141,6 +137,11 @@ class Contract:
         """The leaves, without protocols and cases: for data sets that have no block yet, or take it from elsewhere."""
         return cls._of(parse_labels(dataset_json))
 
+    def fully_annotated(self, cases: Iterable[str]) -> Contract:
+        """The same leaves, all of them annotated in every one of the cases."""
+        sets = default_sets(self.num_leaves, self.has_ignore)
+        return replace(self, protocols={"": sets}, cases=dict.fromkeys(cases, ""), vouched={})
+
     @classmethod
     def read(cls, dataset_json: Mapping[str, Any]) -> tuple[Contract | None, list[str]]:
         """What is sound in `dataset.json` (None: not even the labels), and all problems."""
@@ -152,20 +153,7 @@ class Contract:
     def _of(cls, parsed: Parsed) -> Contract:
         if parsed.problems:
             raise LabelSetError(parsed.problems[0])
-        parts = {key: value for key, value in vars(parsed).items() if key != "problems"}
-        return cls(**parts)
-
-    def differences(self, other: Contract) -> list[str]:
-        """What `other` has changed, in words; empty if nothing."""
-        before, after = self.to_dataset_json(), other.to_dataset_json()
-        if before["labels"] != after["labels"] or self.leaf_names != other.leaf_names:
-            return [f"labels {list(self.value_names)} became {list(other.value_names)}"]
-        return [
-            f"{what} '{name}': {before[BLOCK][key].get(name, 'absent')} became {after[BLOCK][key].get(name, 'absent')}"
-            for key, what in (("protocols", "protocol"), ("cases", "case"))
-            for name in sorted({**before[BLOCK][key], **after[BLOCK][key]})
-            if before[BLOCK][key].get(name) != after[BLOCK][key].get(name)
-        ]
+        return cls(**{key: value for key, value in vars(parsed).items() if key != "problems"})
 
     def to_block(self) -> dict[str, Any]:
         """The `label_sets` block; what stands for itself is left out, unless the protocol vouches for it."""

@@ -5,7 +5,7 @@ One mistake does not hide the others: what is wrong is told and left out, the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -206,6 +206,15 @@ def default_sets(num_leaves: int, has_ignore: bool) -> tuple[LabelSet, ...]:
 def uncertain_leaves(sets: Iterable[LabelSet], num_leaves: int) -> LabelSet:
     """Leaves of larger label-sets; a value that may be every leaf (nnU-Net's ignore) says nothing about any of them."""
     return frozenset().union(*(labels for labels in sets if 1 < len(labels) < num_leaves))
+
+
+def annotated_leaves(sets: Sequence[LabelSet], num_leaves: int, vouched: LabelSet = frozenset()) -> LabelSet:
+    """Leaves that a protocol annotates: where one is, we know it, and where it is not drawn, it is not.
+
+    Some value stands for exactly this leaf, and the leaf is in no larger label-set, unless the protocol vouches for it.
+    """
+    single = frozenset().union(*(labels for labels in sets if len(labels) == 1))
+    return single - (uncertain_leaves(sets, num_leaves) - vouched)
 
 
 def _region_hint(parsed: Parsed, name: object) -> str:

@@ -97,7 +97,7 @@ def _align(cells: Sequence[Sequence[str]], names: int) -> str:
     """Columns under headings that are broken at `_`; the first `names` columns to the left, numbers to the right."""
     heading = [cell.split("_") if column >= names else [cell] for column, cell in enumerate(cells[0])]
     height = max(map(len, heading))
-    lines = [[([""] * (height - len(parts)) + parts)[row] for parts in heading] for row in range(height)]
+    lines = [[([""] * (height - len(words)) + words)[row] for words in heading] for row in range(height)]
     lines += [list(line) for line in cells[1:]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
     lines.insert(height, ["-" * width for width in widths])

@@ -21,7 +21,7 @@ import numpy as np
 
 from nnunet_labelset.contract import BLOCK
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.files import new_file, read_bytes, read_json, write_bytes, write_json, write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import external_trainers
@@ -59,8 +59,7 @@ def export(
     if missing or not trained:
         raise LabelSetError(f"{model}: fold {some(missing) or '0'} is not trained to its end ({CHECKPOINT} is missing)")
     folds = folds or trained
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".labelset_export_", dir=output.parent) as scratch:
+    with tempfile.TemporaryDirectory(prefix="labelset_export_") as scratch:
         # nnU-Net takes the class from the checkpoint and the folder from -tr: the name that users know can stay.
         copy = Path(scratch) / "unzipped" / model.parent.name / model.name
         builtin = _write_copy(model, copy, folds)
@@ -68,19 +67,17 @@ def export(
         if card:
             from nnunet_labelset.nnunet.model_card import model_card  # statistics are slow to import
 
-            (copy / "README.md").write_text(model_card(model, folds, builtin), encoding="utf-8")
-        archive = Path(scratch) / "model.zip"
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-            for path in sorted(copy.rglob("*")):
-                file.write(path, path.relative_to(Path(scratch) / "unzipped"))
+            write_text(copy / "README.md", model_card(model, folds, builtin))
         print(f"Comparing the predictions of {model.name} and its export ...", flush=True)
         ours = _predict(model, folds, Path(scratch) / "ours.npy", with_plugin=True)
         theirs = _predict(copy, folds, Path(scratch) / "theirs.npy", with_plugin=False)
         if not np.array_equal(ours.argmax(0), theirs.argmax(0)) or not np.allclose(ours, theirs, atol=1e-5):
             raise LabelSetError(f"{model}: the exported model predicts something else; nothing was written")
         if card:
-            os.replace(copy / "README.md", output.with_suffix(".md"))
-        os.replace(archive, output)
+            write_bytes(output.with_suffix(".md"), read_bytes(copy / "README.md"))
+        with new_file(output) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file:
+            for path in sorted(copy.rglob("*")):
+                file.write(path, path.relative_to(Path(scratch) / "unzipped"))
     print(f"{output}: folds {', '.join(folds)}; stock nnU-Net gives the same segmentation, without this package.")
     print(f"Elsewhere, type:\n{how_to_predict(model, output.name, folds, postprocessing)}")
 

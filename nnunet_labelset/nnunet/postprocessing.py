@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -11,8 +10,9 @@ from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.pairs import foreground
-from nnunet_labelset.io.files import case_files, read_json, write_json
+from nnunet_labelset.io.files import case_files, new_file, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.nnunet.names import POSTPROCESSING
 from nnunet_labelset.nnunet.summary import label_set_summary
 
 
@@ -66,10 +66,10 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
         for name in ("plans.json", "dataset.json"):
             shutil.copy(folder / name, result)
         save_summary_json(best, str(result / "summary.json"))
-        save_pickle(([function] * len(chosen), chosen), str(Path(temporary) / "postprocessing.pkl"))
         shutil.rmtree(folder / "postprocessed", ignore_errors=True)
-        os.replace(result, folder / "postprocessed")
-        os.replace(Path(temporary) / "postprocessing.pkl", folder / "postprocessing.pkl")
+        result.rename(folder / "postprocessed")
+    with new_file(folder / POSTPROCESSING) as file:
+        save_pickle(([function] * len(chosen), chosen), str(file))
     parts = {"input_folder": before, "postprocessed": best}
     kept = ("foreground_mean", "mean", "label_set_dice", "known_wrong")
     write_json(

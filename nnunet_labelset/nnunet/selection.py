@@ -6,7 +6,6 @@ nnU-Net collects the cross-validation, ensembles, and writes the inference instr
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,7 +78,7 @@ class Selection:
         with _one_line("train all folds, or name those that you have with -f"):
             accumulate_cv_results(str(folder), str(merged), self.folds, self.processes, self.overwrite)
         if "annotated_cases" not in read_json(merged / "summary.json"):  # ours, from an earlier run, stays
-            os.replace(merged / "summary.json", merged / NNUNET_SUMMARY)
+            (merged / "summary.json").replace(merged / NNUNET_SUMMARY)
         return self._candidate(folder.name, (model,), merged)
 
     def ensemble(self, first: Mapping[str, str], second: Mapping[str, str]) -> Candidate:

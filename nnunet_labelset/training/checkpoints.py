@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import torch
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
 from nnunet_labelset.training.stopping import stop
 
@@ -32,12 +32,11 @@ class CheckpointMixin(Trainer):
 
     def save_checkpoint(self, filename: str) -> None:
         """Under another name first: a training that is killed while it writes keeps its last checkpoint."""
-        temporary = f"{filename}.part"
-        super().save_checkpoint(temporary)
-        if self.local_rank == 0 and os.path.isfile(temporary):  # nothing is written when checkpoints are disabled
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(temporary, filename)
+        if self.local_rank != 0 or self.disable_checkpointing:
+            super().save_checkpoint(filename)  # writes nothing
+            return
+        with new_file(filename) as temporary:
+            super().save_checkpoint(str(temporary))
 
     def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
         """Go on only if the cases of the fold mean what they meant."""
