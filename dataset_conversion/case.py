@@ -15,10 +15,10 @@ from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProtocol, interpret
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.reading import CaseReader, Volume, counted
-from nnunet_labelset.dataset_conversion.storage import Storage, count_values, remap
+from nnunet_labelset.dataset_conversion.storage import Storage, remap
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import write_voxels
+from nnunet_labelset.io.volume import count_values, write_voxels
 from nnunet_labelset.nnunet.raw import TRAINING
 
 # Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody labelled.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,10 +10,16 @@ import numpy as np
 
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.dataset_conversion.storage import count_values
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import Place, geometry_difference, integer_array, read_voxels
+from nnunet_labelset.io.volume import (
+    Place,
+    count_not_finite,
+    count_values,
+    geometry_difference,
+    integer_array,
+    read_voxels,
+)
 
 
 class Volume(NamedTuple):
@@ -44,7 +49,7 @@ class CaseReader:
             if array.ndim == 4:
                 if len(array) > 1 and not self.job.first_volume:
                     raise LabelSetError(f"{path}: 4D, size {place.size}: 'first_volume = true' takes volume 0")
-                array, place = self.note(path, "4D file, volume 0 taken", array[0]), _spatial(place)
+                array, place = self.note(path, "4D file, volume 0 taken", array[0]), place.spatial()
             if array.ndim != 3:
                 raise LabelSetError(f"{path}: expected a 3D volume, but got {array.ndim}D")
             if place.refused:  # by the reader of nnU-Net
@@ -131,22 +136,3 @@ class CaseReader:
 def counted(counts: Mapping[int, int]) -> str:
     """Values and their voxels for a message."""
     return some(f"{value} ({count} voxels)" for value, count in sorted(counts.items()))
-
-
-def _spatial(place: Place) -> Place:
-    """The place of one volume of a 4D file."""
-    direction = np.reshape(place.direction, (4, 4))[:3, :3].ravel().tolist()
-    return replace(
-        place, size=place.size[:3], spacing=place.spacing[:3], origin=place.origin[:3], direction=tuple(direction)
-    )
-
-
-def count_not_finite(array: np.ndarray) -> int:
-    """How many voxels are NaN or infinite."""
-    if not np.issubdtype(array.dtype, np.floating):
-        return 0
-    with np.errstate(invalid="ignore", over="ignore"):
-        # A sum is finite only if all its terms are, and needs no array of booleans.
-        if np.isfinite(np.sum(array, dtype=np.float64)):
-            return 0
-    return int(np.count_nonzero(~np.isfinite(array)))

@@ -9,8 +9,6 @@ import numpy as np
 
 from nnunet_labelset.contract import LabelSet
 
-HIGHEST_SOURCE_VALUE = 65535  # so that the look-up table stays small; label files are 16 bit at most
-
 
 @dataclass(frozen=True)
 class Storage:
@@ -70,19 +68,6 @@ def allocate(sets: Iterable[LabelSet], num_leaves: int, unannotated: LabelSet | 
 
 def _order(labels: LabelSet) -> tuple[int, list[int]]:
     return len(labels), sorted(labels)
-
-
-def count_values(labels: np.ndarray) -> dict[int, int]:
-    """Voxels of every value that occurs."""
-    labelled = labels[labels != 0]  # few voxels of a scan, and counting is slower than choosing
-    if labelled.size and labelled.min() > 0 and labelled.max() <= HIGHEST_SOURCE_VALUE:
-        counts = np.bincount(labelled)
-        present = np.flatnonzero(counts)
-        counts = counts[present]
-    else:
-        present, counts = np.unique(labelled, return_counts=True)
-    found = dict(zip(present.tolist(), counts.tolist(), strict=True))
-    return {0: labels.size - labelled.size, **found} if labelled.size < labels.size else found
 
 
 def remap(labels: np.ndarray, table: Mapping[int, int], highest: int) -> np.ndarray:

@@ -23,9 +23,9 @@ from nnunet_labelset.dataset_conversion.sources.toml_values import (
     get_texts,
     read_toml,
 )
-from nnunet_labelset.dataset_conversion.storage import HIGHEST_SOURCE_VALUE
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name
+from nnunet_labelset.io.volume import HIGHEST_VALUE
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets") / "fetal_brain.toml"))
@@ -214,6 +214,6 @@ def _read_regions(content: Mapping[str, Any], leaves: tuple[str, ...], where: st
 def _values(key: str, where: str) -> Iterator[str]:
     for text in key.replace(",", " ").split():
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
-        if not match or int(match[2] or match[1]) > HIGHEST_SOURCE_VALUE:
+        if not match or int(match[2] or match[1]) > HIGHEST_VALUE:
             raise LabelSetError(f"{where}: expected values such as '3', '37 38' or '114-121', up to 65535")
         yield from map(str, range(int(match[1]), int(match[2] or match[1]) + 1))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nibabel
@@ -22,6 +22,7 @@ from nnunet_labelset.io.nifti import bytes_promised, check_promise, forms_differ
 RELATIVE_SPACING = 1e-3
 RELATIVE_ORIGIN = 1e-2  # of a voxel
 DIRECTION = 1e-3
+HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Place:
     components: int = 1
     refused: str = ""  # why ITK, and with it nnU-Net's usual reader, does not read the file
     ambiguous: str = ""  # why other programs may see the volume elsewhere
+
+    def spatial(self) -> Place:
+        """Where one volume of a 4D file lies."""
+        direction = tuple(np.reshape(self.direction, (4, 4))[:3, :3].ravel().tolist())
+        return replace(self, size=self.size[:3], spacing=self.spacing[:3], origin=self.origin[:3], direction=direction)
 
     def GetSize(self) -> tuple[int, ...]:  # noqa: N802
         return self.size
@@ -208,3 +214,27 @@ def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True, t
     if rounded.size and np.abs(rounded).max() > np.iinfo(np.int32).max:
         raise LabelSetError(f"{path}: values up to {np.abs(rounded).max():.3g}: not a label map")
     return rounded.astype(np.int32)
+
+
+def count_values(labels: np.ndarray) -> dict[int, int]:
+    """Voxels of every value that occurs in an array of integers."""
+    labelled = labels[labels != 0]  # few voxels of a scan, and counting is slower than choosing
+    if labelled.size and labelled.min() > 0 and labelled.max() <= HIGHEST_VALUE:
+        counts = np.bincount(labelled)
+        present = np.flatnonzero(counts)
+        counts = counts[present]
+    else:
+        present, counts = np.unique(labelled, return_counts=True)
+    found = dict(zip(present.tolist(), counts.tolist(), strict=True))
+    return {0: labels.size - labelled.size, **found} if labelled.size < labels.size else found
+
+
+def count_not_finite(array: np.ndarray) -> int:
+    """How many voxels are NaN or infinite."""
+    if not np.issubdtype(array.dtype, np.inexact):
+        return 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        # A sum is finite only if all its terms are, and needs no array of booleans.
+        if np.isfinite(np.sum(array, dtype=np.result_type(array.dtype, np.float64))):
+            return 0
+    return int(np.count_nonzero(~np.isfinite(array)))

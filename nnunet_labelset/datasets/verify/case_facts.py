@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.volume import Place, geometry_difference, integer_array, read_voxels
+from nnunet_labelset.io.volume import (
+    Place,
+    count_not_finite,
+    count_values,
+    geometry_difference,
+    integer_array,
+    read_voxels,
+)
 from nnunet_labelset.nnunet.raw import RawCase
 
 
@@ -43,7 +50,7 @@ def read_case(case: RawCase) -> CaseFacts:
         # float32, so that the same image stored with another type is still the same image
         digest.update(str(array.shape).encode())
         digest.update(np.ascontiguousarray(array, dtype=np.float32).data)
-        frame = _first(place) if volumes else place
+        frame = place.spatial() if volumes else place
         if reference is None:
             reference = frame
         else:
@@ -82,18 +89,10 @@ def _read(path: Path, facts: CaseFacts) -> tuple[np.ndarray, Place] | None:
     return array, place
 
 
-def _first(place: Place) -> Place:
-    """Where the first volume of a 4D image lies."""
-    direction = np.reshape(place.direction, (4, 4))[:3, :3]
-    return Place(place.size[:3], place.spacing[:3], place.origin[:3], tuple(direction.ravel().tolist()))
-
-
 def _check_intensities(path: Path, array: np.ndarray, facts: CaseFacts) -> None:
-    lowest, highest = array.min(), array.max()  # NaN, if one voxel is
-    if not (np.isfinite(lowest) and np.isfinite(highest)):
-        bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if bad := count_not_finite(array):
         facts.problems.append((path, f"{bad} voxels are NaN or infinite: replace them, 0 is usual"))
-    elif lowest == highest:
+    elif array.min() == array.max():
         facts.problems.append((path, f"every voxel is {array.flat[0]}: an empty image; export it again"))
 
 
@@ -118,7 +117,7 @@ def _read_label(path: Path, case: RawCase, reference: Place | None, facts: CaseF
         return
     if reference is not None:
         _compare(path, place, case.images[0], reference, facts)
-    if np.issubdtype(array.dtype, np.floating) and (bad := int(np.count_nonzero(~np.isfinite(array)))):
+    if bad := count_not_finite(array):
         text = f"{bad} voxels of the label map are NaN or infinite: replace them by background (0)"
         facts.problems.append((path, text))
         return
@@ -128,17 +127,5 @@ def _read_label(path: Path, case: RawCase, reference: Place | None, facts: CaseF
         text = str(error).removeprefix(f"{path}: ")
         facts.problems.append((path, f"{text}: resample label maps with nearest neighbour"))
         return
-    values, counts = np.unique(array, return_counts=True) if _is_wide(array) else _count(array)
-    facts.values = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    facts.values = count_values(array)
     facts.label_hash = hashlib.blake2b(np.ascontiguousarray(array, np.int32).data, digest_size=16).hexdigest()
-
-
-def _is_wide(array: np.ndarray) -> bool:
-    return array.size == 0 or int(array.min()) < 0 or int(array.max()) > 1 << 16
-
-
-def _count(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As `np.unique` with counts, without sorting millions of voxels."""
-    counts = np.bincount(array.ravel())
-    values = np.flatnonzero(counts)
-    return values, counts[values]
