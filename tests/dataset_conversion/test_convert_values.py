@@ -10,7 +10,8 @@ from scipy.ndimage import distance_transform_edt
 
 from nnunet_labelset.dataset_conversion.case import dilate
 from nnunet_labelset.dataset_conversion.meaning import BACKGROUND, Mask, SourceProtocol, interpret
-from nnunet_labelset.dataset_conversion.storage import allocate, count_values, remap
+from nnunet_labelset.dataset_conversion.storage import allocate, remap
+from nnunet_labelset.io.volume import count_values
 
 C = 5
 
