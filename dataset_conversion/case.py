@@ -19,7 +19,6 @@ from nnunet_labelset.dataset_conversion.storage import Storage, remap
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values, write_voxels
-from nnunet_labelset.nnunet.raw import TRAINING
 
 # Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody labelled.
 LARGEST_UNLABELLED_SHARE = 0.05
@@ -151,12 +150,10 @@ class _Conversion:
     def write(self, images: list[Volume], labels: Volume | None) -> None:
         """Each file is read back before it gets its name; what cannot be written ends the run."""
         assert self.folder is not None
-        suffix = "Tr" if self.job.part == TRAINING else "Ts"
         if labels is not None:
-            target = self.folder / f"labels{suffix}" / f"{self.job.case}{self.job.ending}"
-            write_voxels(target, labels.array, labels.place, flush=False)
-        for channel, (path, image) in enumerate(zip(self.job.images, images, strict=True)):
-            target = self.folder / f"images{suffix}" / f"{self.job.case}_{channel:04d}{self.job.ending}"
+            write_voxels(self.folder / self.job.label_file, labels.array, labels.place, flush=False)
+        for path, image, name in zip(self.job.images, images, self.job.image_files, strict=True):
+            target = self.folder / name
             if path in self.reader.changed or not path.name.endswith(self.job.ending):
                 write_voxels(target, image.array, image.place, flush=False)
                 continue

@@ -8,6 +8,8 @@ from pathlib import Path
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.meaning import Meaning, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
+from nnunet_labelset.nnunet.raw import TRAINING
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ class CaseJob:
     link: bool = False
     ending: str = ".nii.gz"
     notes: tuple[Note, ...] = ()  # what was noticed before any file was read
+
+    @property
+    def image_files(self) -> list[str]:
+        """The images of the case, in the folder of the data set."""
+        folder = IMAGES_TRAINING if self.part == TRAINING else IMAGES_TEST
+        return [f"{folder}/{self.case}_{channel:04d}{self.ending}" for channel in range(len(self.images))]
+
+    @property
+    def label_file(self) -> str:
+        return f"{LABELS_TRAINING if self.part == TRAINING else LABELS_TEST}/{self.case}{self.ending}"
 
     @property
     def inputs(self) -> tuple[Path, ...]:

@@ -16,7 +16,6 @@ from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
-from nnunet_labelset.nnunet.raw import TRAINING
 
 RECORDS = ".records"
 
@@ -38,9 +37,7 @@ def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> CaseRe
 
 def output_names(job: CaseJob, result: CaseResult) -> list[str]:
     """The files of a case in the data set folder."""
-    suffix = "Tr" if job.part == TRAINING else "Ts"
-    images = [f"images{suffix}/{job.case}_{channel:04d}{job.ending}" for channel in range(len(job.images))]
-    return images + ([f"labels{suffix}/{job.case}{job.ending}"] if result.sets is not None else [])
+    return job.image_files + ([job.label_file] if result.sets is not None else [])
 
 
 def size_of(path: Path) -> int | None:

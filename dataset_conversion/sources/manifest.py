@@ -28,7 +28,7 @@ from nnunet_labelset.io.files import check_name
 from nnunet_labelset.io.volume import HIGHEST_VALUE
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
-PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets") / "fetal_brain.toml"))
+PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets")))
 SOURCE_KEYS = {
     "like", "description", "folder", "part", "case", "prefix", "image", "label", "mask", "exclude", "cases", "labels",
     "annotated", "varies", "absorbs", "overlap", "first_volume", "replace_nan",
@@ -75,9 +75,10 @@ class Manifest:
     regions: Regions | None = None
 
 
-def presets() -> Manifest:
-    """All presets; they share one label space."""
-    return load_manifest(PRESETS)
+def presets() -> dict[str, Manifest]:
+    """The manifest of every preset, by the name of the preset; each file has a label space of its own."""
+    manifests = [load_manifest(path) for path in sorted(PRESETS.glob("*.toml"))]
+    return {name: manifest for manifest in manifests for name in manifest.sources}
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -92,7 +93,7 @@ def load_manifest(path: Path) -> Manifest:
     own = content.get("sources")
     if not isinstance(own, dict) or not own or not all(isinstance(entry, dict) for entry in own.values()):
         raise LabelSetError(f"{where}: expected at least one table [sources.NAME]")
-    shipped = read_toml(PRESETS)["sources"]
+    shipped = {name: entry for file in PRESETS.glob("*.toml") for name, entry in read_toml(file)["sources"].items()}
     sources = {}
     for name in own:
         check_name(name, f"{where}: source")

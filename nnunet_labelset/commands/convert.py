@@ -30,10 +30,9 @@ class ListPresets(argparse.Action):
     """Print the presets and stop, like `--help`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        sources = presets().sources
-        width = max(map(len, sources))
-        for name, source in sources.items():
-            print(f"{name:{width}}  {source.description}")
+        width = max(map(len, presets()))
+        for name, manifest in presets().items():
+            print(f"{name:{width}}  {manifest.sources[name].description}")
         parser.exit()
 
 
@@ -119,7 +118,7 @@ def run(args: argparse.Namespace) -> None:
         link=args.link,
         prefix=args.prefix,
     )
-    made = plan(sources, rows, options, {**manifest.sources, **presets().sources})
+    made = plan(sources, rows, options, {*manifest.sources, *presets()})
     target = Target(
         folder,
         manifest.leaves,

@@ -19,7 +19,7 @@ from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name, new_file, read_json, write_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.names import DATASET, FINAL_CHECKPOINT, PLANS, model_words
+from nnunet_labelset.nnunet.names import DATASET, FINAL_CHECKPOINT, PLANS, fold_name, model_words
 from nnunet_labelset.nnunet.raw import raw_cases
 from nnunet_labelset.nnunet.recommendation import recommended_trainer
 
@@ -86,7 +86,7 @@ def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
     if not model.is_file():
         if not (model / PLANS).is_file():
             raise LabelSetError(f"{model}: no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip")
-        yield model, _checkpoint(model, sorted(model.glob(f"fold_*/{FINAL_CHECKPOINT}")), fold)
+        yield model, _checkpoint(model, sorted(model.glob(f"{fold_name('*')}/{FINAL_CHECKPOINT}")), fold)
         return
     with tempfile.TemporaryDirectory(prefix="labelset_extend_") as scratch:
         try:
@@ -108,7 +108,7 @@ def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
 
 
 def _checkpoint(model: Path, found: Sequence[Path], fold: str | None) -> Path:
-    folds = {path.parent.name.removeprefix("fold_"): path for path in found}
+    folds = {path.parent.name.removeprefix(fold_name("")): path for path in found}
     if not folds or (fold is not None and fold not in folds):
         raise LabelSetError(f"{model}: fold {fold or '0'} is not trained to its end; trained: {some(folds) or 'none'}")
     return folds[fold if fold is not None else "all" if "all" in folds else min(folds)]

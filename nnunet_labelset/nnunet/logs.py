@@ -9,6 +9,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nnunet_labelset.nnunet.names import fold_name
+
 LOGS = "training_log_*.txt"  # of a fold; nnU-Net begins a new one whenever a training goes on
 # nnU-Net prints much; these lines show that it goes on.
 TELLING = re.compile(
@@ -33,15 +35,14 @@ class Curves:
 
 def read_curves(model_folder: str | Path) -> list[Curves]:
     """The curves of all folds in a folder `TRAINER__PLANS__CONFIGURATION`, in the order of the folds."""
-    folders = [path for path in Path(model_folder).glob("fold_*") if path.is_dir()]
-    folders.sort(key=lambda path: (not path.name[5:].isdigit(), int(path.name[5:]) if path.name[5:].isdigit() else 0))
-    curves = [read_fold(folder) for folder in folders]
+    curves = [read_fold(path) for path in Path(model_folder).glob(fold_name("*")) if path.is_dir()]
+    curves.sort(key=lambda fold: (not fold.fold.isdigit(), int(fold.fold) if fold.fold.isdigit() else 0))
     return [fold for fold in curves if fold.train_loss]
 
 
 def read_fold(folder: Path) -> Curves:
     """The logs of one fold in the order of their times; where a training went on, its later log counts."""
-    curves = Curves(folder.name.removeprefix("fold_"))
+    curves = Curves(folder.name.removeprefix(fold_name("")))
     # The numbers in nnU-Net's log names are not padded, so they are compared as numbers.
     for log in sorted(folder.glob(LOGS), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]):
         _read_log(log.read_text(encoding="utf-8", errors="replace"), curves)

@@ -12,7 +12,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.pairs import foreground
 from nnunet_labelset.io.files import case_files, new_file, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.nnunet.names import POSTPROCESSING
+from nnunet_labelset.nnunet.names import DATASET, PLANS, POSTPROCESSING, SUMMARY
 from nnunet_labelset.nnunet.summary import label_set_summary
 
 
@@ -28,8 +28,8 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
     from nnunetv2.postprocessing.remove_connected_components import remove_all_but_largest_component_from_segmentation
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
-    reader_writer = PlansManager(str(folder / "plans.json")).image_reader_writer_class()
-    dataset_json = read_json(folder / "dataset.json")
+    reader_writer = PlansManager(str(folder / PLANS)).image_reader_writer_class()
+    dataset_json = read_json(folder / DATASET)
     ending = dataset_json["file_ending"]
     names = foreground(contract)
     labels = list(names)
@@ -63,9 +63,9 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
         result.mkdir()
         for file in case_files(current, ending).values():
             shutil.copy(file, result)
-        for name in ("plans.json", "dataset.json"):
+        for name in (PLANS, DATASET):
             shutil.copy(folder / name, result)
-        save_summary_json(best, str(result / "summary.json"))
+        save_summary_json(best, str(result / SUMMARY))
         shutil.rmtree(folder / "postprocessed", ignore_errors=True)
         result.rename(folder / "postprocessed")
     with new_file(folder / POSTPROCESSING) as file:

@@ -16,6 +16,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.summary import label_set_summary
 
@@ -41,12 +42,12 @@ class Selection:
     """The data set, folds and options of one search."""
 
     def __init__(self, dataset: str, folds: Sequence[int], processes: int, overwrite: bool) -> None:
-        for variable in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
+        for variable in names.VARIABLES:
             nnunet_folder(variable)
         self.preprocessed = find_dataset(dataset, "nnUNet_preprocessed")
         self.name = self.preprocessed.name
         self.results = find_dataset(self.name, "nnUNet_results")
-        self.references = self.preprocessed / "gt_segmentations"
+        self.references = self.preprocessed / names.REFERENCES
         if not self.references.is_dir():
             raise LabelSetError(f"{self.references}: no such folder: run nnUNetv2_plan_and_preprocess")
         self.folds, self.processes, self.overwrite = tuple(folds), processes, overwrite
@@ -71,14 +72,13 @@ class Selection:
     def model(self, model: Mapping[str, str]) -> Candidate:
         """Collect the validation of all folds with nnU-Net, then count again with label-sets."""
         from nnunetv2.evaluation.accumulate_cv_results import accumulate_cv_results
-        from nnunetv2.utilities.file_path_utilities import folds_tuple_to_string
 
         folder = self.model_folder(model)
-        merged = folder / f"crossval_results_folds_{folds_tuple_to_string(self.folds)}"
+        merged = folder / names.crossvalidation_name(self.folds)
         with _one_line("train all folds, or name those that you have with -f"):
             accumulate_cv_results(str(folder), str(merged), self.folds, self.processes, self.overwrite)
-        if "annotated_cases" not in read_json(merged / "summary.json"):  # ours, from an earlier run, stays
-            (merged / "summary.json").replace(merged / NNUNET_SUMMARY)
+        if "annotated_cases" not in read_json(merged / names.SUMMARY):  # ours, from an earlier run, stays
+            (merged / names.SUMMARY).replace(merged / NNUNET_SUMMARY)
         return self._candidate(folder.name, (model,), merged)
 
     def ensemble(self, first: Mapping[str, str], second: Mapping[str, str]) -> Candidate:
@@ -93,8 +93,8 @@ class Selection:
         merged = self.results / "ensembles" / name
         with _one_line("or leave ensembles out with --disable_ensembling"):
             ensemble_crossvalidations(folders, str(merged), self.folds, self.processes, overwrite=self.overwrite)
-        dataset_json = read_json(merged / "dataset.json")
-        plans = PlansManager(str(merged / "plans.json"))
+        dataset_json = read_json(merged / names.DATASET)
+        plans = PlansManager(str(merged / names.PLANS))
         labels = plans.get_label_manager(dataset_json)
         compute_metrics_on_folder(
             str(self.references),
@@ -112,8 +112,8 @@ class Selection:
         """Fail before the long work, not after it, if there is nothing to ensemble."""
         for model in models:
             for fold in self.folds:
-                folder = self.model_folder(model) / f"fold_{fold}" / "validation"
-                if folder.is_dir() and not any(folder.glob("*.npz")):
+                folder = self.model_folder(model) / names.fold_name(fold) / names.VALIDATION
+                if folder.is_dir() and not any(folder.glob(f"*{names.PROBABILITIES}")):
                     raise LabelSetError(
                         f"{folder}: no .npz files to ensemble: run nnUNetv2_train with --val --npz, or leave ensembles "
                         f"out with --disable_ensembling"
@@ -128,12 +128,12 @@ class Selection:
         from nnunetv2.evaluation.evaluate_predictions import save_summary_json
         from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
-        dataset_json = read_json(folder / "dataset.json")
+        dataset_json = read_json(folder / names.DATASET)
         contract = Contract.from_dataset_json(dataset_json)
-        reader = PlansManager(str(folder / "plans.json")).image_reader_writer_class()
+        reader = PlansManager(str(folder / names.PLANS)).image_reader_writer_class()
         ending = dataset_json["file_ending"]
         summary = label_set_summary(self.references, folder, contract, ending, self.processes, reader)
-        save_summary_json(summary, str(folder / "summary.json"))
+        save_summary_json(summary, str(folder / names.SUMMARY))
         theirs = read_json(folder / NNUNET_SUMMARY)["foreground_mean"]["Dice"]
         return Candidate(name, models, folder, summary["label_set_dice"], theirs, summary["known_wrong"])
 
@@ -193,7 +193,7 @@ def write_choice(
 
     from nnunet_labelset.nnunet.postprocessing import choose_postprocessing
 
-    contract = Contract.from_dataset_json(read_json(best.folder / "dataset.json"))
+    contract = Contract.from_dataset_json(read_json(best.folder / names.DATASET))
     after = choose_postprocessing(best.folder, selection.references, contract, selection.processes)
     theirs = nnunet_choice(candidates)
     information: dict[str, Any] = {
@@ -208,8 +208,8 @@ def write_choice(
         "best_model_or_ensemble": {
             "result_on_crossval_pre_pp": best.dice,
             "result_on_crossval_post_pp": after["label_set_dice"],
-            "postprocessing_file": str(best.folder / "postprocessing.pkl"),
-            "some_plans_file": str(best.folder / "plans.json"),
+            "postprocessing_file": str(best.folder / names.POSTPROCESSING),
+            "some_plans_file": str(best.folder / names.PLANS),
             "selected_model_or_models": [
                 {"configuration": m["configuration"], "trainer": m["trainer"], "plans_identifier": m["plans"]}
                 for m in best.models

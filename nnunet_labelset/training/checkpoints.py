@@ -11,6 +11,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.names import BEST_CHECKPOINT, FINAL_CHECKPOINT, LATEST_CHECKPOINT
 from nnunet_labelset.training.stopping import stop
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
     except Exception as error:  # torch raises many kinds for a file that is not whole
-        others = [path.with_name(f"checkpoint_{name}.pth") for name in ("final", "latest", "best")]
+        others = [path.with_name(name) for name in (FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT)]
         older = next((other.name for other in others if other != path and other.is_file()), None)
         way = f"remove it, and --c goes on from {older}" if older else "start a new training without --c"
         stop(f"{path}: not a whole checkpoint ({str(error).splitlines()[0] if str(error) else error!r}): {way}")

@@ -16,6 +16,7 @@ from torch import distributed as dist
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.nnunet.names import REFERENCES, SUMMARY, VALIDATION
 from nnunet_labelset.nnunet.summary import label_set_summary
 from nnunet_labelset.training.regions import Regions
 
@@ -95,8 +96,8 @@ class ValidationMixin(Trainer):
 
     def perform_actual_validation(self, save_probabilities: bool = False) -> None:
         """nnU-Net's validation; its summary.json is then replaced by one that knows what was annotated."""
-        folder = join(self.output_folder, "validation")
-        path = Path(folder, "summary.json")
+        folder = join(self.output_folder, VALIDATION)
+        path = Path(folder, SUMMARY)
         if self.local_rank == 0:
             path.unlink(missing_ok=True)  # what is there afterwards is nnU-Net's
         self._in_validation = True
@@ -106,7 +107,7 @@ class ValidationMixin(Trainer):
             return
         path.unlink()  # nnU-Net's must not be taken for ours, should ours fail
         summary = label_set_summary(
-            join(self.preprocessed_dataset_folder_base, "gt_segmentations"),
+            join(self.preprocessed_dataset_folder_base, REFERENCES),
             folder,
             self.contract,
             self.dataset_json["file_ending"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from nnunet_labelset.cli import main
 from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
+from nnunet_labelset.dataset_conversion.sources import manifest as manifest_module
 from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, load_manifest, presets
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, find_cases, pattern_regex
 from nnunet_labelset.errors import LabelSetError
@@ -127,7 +129,7 @@ def test_annotated_table_of_the_document(tmp_path):
 
 
 def test_the_document_knows_every_preset_and_key():
-    for name in presets().sources:
+    for name in presets():
         assert f"`{name}`" in DOCUMENT
     for key in SOURCE_KEYS - {"labels", "absorbs"}:
         assert f"`{key}" in DOCUMENT
@@ -174,10 +176,24 @@ def test_source_like_a_preset(tmp_path):
     )
     source = load_manifest(tmp_path / "m.toml").sources["feta"]
     assert source.case == "scan[0-9]+"
-    assert source.labels == presets().sources["feta"].labels
+    assert source.labels == presets()["feta"].sources["feta"].labels
 
 
-TOML_LEAVES = ["leaves = ["] + [f'"{leaf}",' for leaf in presets().leaves] + ["]"]
+def test_a_preset_with_other_leaves_is_one_file(tmp_path, monkeypatch, capsys):
+    shipped = tmp_path / "presets"
+    shutil.copytree(manifest_module.PRESETS, shipped)
+    (shipped / "liver.toml").write_text(GOOD.replace("sources.s", "sources.liver_ct"))
+    monkeypatch.setattr(manifest_module, "PRESETS", shipped)
+    write_volume(tmp_path / "s" / "a_i.nii.gz", slabs(0, 1))
+    write_volume(tmp_path / "s" / "a_l.nii.gz", slabs(0, 1))
+    assert convert(tmp_path / "raw", f"--source=liver_ct={tmp_path / 's'}") == 0
+    assert contract_of(tmp_path / "raw" / "Dataset030_Mine").leaf_names == ("background", "liver")
+    both = [f"--source={name}={tmp_path / 's'}" for name in ("liver_ct", "atlas")]
+    assert convert(tmp_path / "raw", *both, "--overwrite") == 1
+    assert "--source atlas: the preset has other leaves or channels than 'liver_ct'" in capsys.readouterr().err
+
+
+TOML_LEAVES = ["leaves = ["] + [f'"{leaf}",' for leaf in presets()["feta"].leaves] + ["]"]
 
 GOOD = """leaves = ["background", "liver"]
 [sources.s]
