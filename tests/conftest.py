@@ -11,8 +11,11 @@ from filelock import FileLock
 
 from tests.helpers import tiny
 
-# A file stays on one core, since the tests of some build on each other; these take longest.
-LONG = ("test_trainer.py", "test_nnunet_commands.py", "test_extend.py", "test_regions.py")
+# A file stays on one core, since the tests of some build on each other; these take longest, the longest first.
+LONG = (
+    *("test_nnunet_commands.py", "test_regions.py", "test_extend.py", "test_site.py", "test_learning.py"),
+    *("test_demo.py", "test_trainer.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "prepared" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: (item.path.name not in LONG, item.get_closest_marker("slow") is None))
+    order = {name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: (order.get(item.path.name, len(LONG)), item.get_closest_marker("slow") is None))
 
 
 @pytest.fixture(scope="session")
