@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from nnunet_labelset.io.files import write_text
+from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import some
 
 NOTES = "conversion_notes.csv"
@@ -26,11 +25,7 @@ class Note(NamedTuple):
 def write_notes(path: Path, notes: Sequence[tuple[str, Note]]) -> None:
     """All notes as a table, one line for every case and thing; no file if there is nothing to tell."""
     if notes:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["case", "note", "about", "detail"])
-        writer.writerows((case, *note) for case, note in notes)
-        write_text(path, text.getvalue())
+        write_text(path, csv_text(["case", "note", "about", "detail"], [(case, *note) for case, note in notes]))
 
 
 def note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:

@@ -9,8 +9,15 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.datasets.folds import SEED, Split, always_trained, k_folds, random_splits, subjects_of
-from nnunet_labelset.datasets.splits import read_subjects
+from nnunet_labelset.datasets.folds import (
+    SEED,
+    Split,
+    always_trained,
+    k_folds,
+    random_splits,
+    read_subjects,
+    subjects_of,
+)
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.tables import column_of_cases

@@ -7,8 +7,6 @@ are given (see `annotate_masks`), more is known than value 0 can say.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS, TRAINING, RawCase, raw_cases
 
@@ -234,9 +233,7 @@ def suggestion(data: Existing, values: Values) -> str:
     """A table to correct: which leaf has voxels in which case, with a hint where its absence is suspicious."""
     leaves = data.labels.leaf_names[1:]
     present = Counter(leaf for name in data.names for leaf in range(1, len(leaves) + 1) if leaf in values[name])
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["case", *leaves, HINT])
+    rows = []
     for name in data.names:
         absent = [leaf for leaf in range(1, len(leaves) + 1) if leaf not in values[name]]
         hints = [
@@ -245,5 +242,5 @@ def suggestion(data: Existing, values: Values) -> str:
             if present[leaf] >= SUSPICIOUS * len(data.names)
         ]
         cells = ["no" if leaf in absent else "yes" for leaf in range(1, len(leaves) + 1)]
-        writer.writerow([name, *cells, "; ".join(hints)])
-    return text.getvalue()
+        rows.append([name, *cells, "; ".join(hints)])
+    return csv_text(["case", *leaves, HINT], rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.tables import column_of_cases
+from nnunet_labelset.io.tables import column_of_cases, csv_text
 from nnunet_labelset.nnunet.raw import TEST, TRAINING, raw_cases
 
 FORMATS = {"text": ".txt", "markdown": ".md", "csv": ".csv"}
@@ -72,9 +70,7 @@ def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
         names = [row.part, row.group] if len(head) == 3 else [row.group]
         cells.append([*names, str(row.cases), *(str(count) for count in row.counts.values())])
     if style == "csv":
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(cells)
-        return text.getvalue()
+        return csv_text(cells[0], cells[1:])
     if style == "markdown":
         rule = ["---" if name in ("part", "group") else "---:" for name in cells[0]]
         lines = [cells[0], rule, *cells[1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from itertools import permutations
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.text import some
 
 SEED = 12345  # nnU-Net's own
 ATTEMPTS = 20
@@ -40,6 +42,18 @@ def subjects_of(contract: Contract, cases: Iterable[str], subject: Mapping[str, 
         )
         for names in members.values()
     ]
+
+
+def read_subjects(pattern: str, cases: Iterable[str]) -> dict[str, str]:
+    """The subject of each case that a regular expression matches: its first group if it has one, else the match."""
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise LabelSetError(f"--subject '{pattern}': not a regular expression: {error}") from None
+    matches = {case: expression.search(case) for case in cases}
+    if not any(matches.values()):
+        raise LabelSetError(f"--subject '{pattern}' matches no case; cases are {some(matches)}")
+    return {case: match[1 if expression.groups else 0] or "" for case, match in matches.items() if match}
 
 
 def always_trained(subjects: Sequence[Subject]) -> list[Subject]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN
 from nnunet_labelset.evaluation.results import OUTCOMES, Cell, Comparison, Evaluation, Summary, Test
 from nnunet_labelset.evaluation.statistics import Description
+from nnunet_labelset.io.tables import csv_text
 
 COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred")
 OF_CASE = ("known", "known_wrong", "known_wrong_volume", "known_wrong_share")  # the same in every line of a case
@@ -53,16 +51,6 @@ def comparison_csv(found: Comparison) -> tuple[str, str]:
         columns = [field.name for field in fields(kind)]
         tables.append(csv_text(columns, ([getattr(record, name) for name in columns] for record in records)))
     return tables[0], tables[1]
-
-
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A CSV file; None is an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for row in rows:
-        writer.writerow([f"{field:.7g}" if isinstance(field, float) else field for field in row])
-    return text.getvalue()
 
 
 def screen_table(summary: Summary) -> str:

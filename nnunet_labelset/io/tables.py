@@ -7,8 +7,9 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_bytes
@@ -57,6 +58,16 @@ def read_table(path: str | Path) -> list[Row]:
         row.where = where
         rows.append(row)
     return rows
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A CSV file; None is an empty field."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([f"{field:.7g}" if isinstance(field, float) else field for field in row])
+    return text.getvalue()
 
 
 def _text(path: str | Path) -> str:
