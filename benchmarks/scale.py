@@ -1,6 +1,6 @@
 """Thousands of cases with many leaves, each case with its own protocol: every verb beside the files' own time.
 
-python benchmarks/scale.py                      # 2,000 cases, 117 leaves; about 300 MB in a temporary folder
+python benchmarks/scale.py                      # 2,000 cases, 117 leaves; about 1 GB in a temporary folder
 python benchmarks/scale.py --cases 500 --repeats 1 --json scale.json
 
 The peers do with SimpleITK, in as many processes, what the files alone ask for: `read` reads all images and label maps,
@@ -33,17 +33,16 @@ from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.nnunet.raw import RawCase, raw_cases
 
-SIZE = 32
 READ, READ_WRITE, READ_WRITE_LABELS = "read", "read + write", "read + write label maps"
 
 
-def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int) -> None:
+def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int, size: int) -> None:
     """A volume of noise and blocks of labels, of which two leaves are left out."""
     number, missing = job
     rng = np.random.default_rng(number)
-    labels = np.kron(rng.integers(0, leaves, (8, 8, 8)), np.ones((4, 4, 4))).astype(np.uint8)
+    labels = np.kron(rng.integers(0, leaves, (8, 8, 8)), np.ones((size // 8,) * 3)).astype(np.uint8)
     labels[np.isin(labels, missing)] = 0
-    image = rng.integers(0, 999, (SIZE,) * 3, np.int16)
+    image = rng.integers(0, 999, labels.shape, np.int16)
     for array, path in (
         (image, f"imagesTr/case_{number:05d}_0000.nii.gz"),
         (labels, f"labelsTr/case_{number:05d}.nii.gz"),
@@ -51,7 +50,7 @@ def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int) -> N
         sitk.WriteImage(sitk.GetImageFromArray(array), str(folder / path), useCompression=True)
 
 
-def write_data(root: Path, cases: int, leaves: int, processes: int) -> Path:
+def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -> Path:
     """A data set with its contract and, for `convert`, a manifest and a case list that say the same."""
     folder = root / "Dataset001_Scale"
     for name in ("imagesTr", "labelsTr"):
@@ -59,7 +58,11 @@ def write_data(root: Path, cases: int, leaves: int, processes: int) -> Path:
     names = ["background", *(f"organ_{leaf}" for leaf in range(1, leaves))]
     missing = dict(enumerate(islice(combinations(range(1, leaves), 2), 0, None, 3)))  # no two cases lack the same
     missing = {number: missing[number] for number in range(cases)}
-    list(map_parallel(partial(write_case, folder=folder, leaves=leaves), list(missing.items()), processes, "writing"))
+    list(
+        map_parallel(
+            partial(write_case, folder=folder, leaves=leaves, size=size), list(missing.items()), processes, "writing"
+        )
+    )
     singletons = [frozenset([leaf]) for leaf in range(1, leaves)]
     protocols = {f"p{number}": (frozenset([0, *pair]), *singletons) for number, pair in missing.items()}
     contract = Contract(tuple(names), protocols, {f"case_{n:05d}": f"p{n}" for n in missing}, has_ignore=False)
@@ -104,8 +107,8 @@ def run_verb(arguments: list[str]) -> int:
     return len(printed.getvalue())
 
 
-def measure(root: Path, cases: int, leaves: int, processes: int, repeats: int) -> list[dict[str, object]]:
-    folder = write_data(root, cases, leaves, processes)
+def measure(root: Path, cases: int, leaves: int, size: int, processes: int, repeats: int) -> list[dict[str, object]]:
+    folder = write_data(root, cases, leaves, size, processes)
     os.environ["nnUNet_raw"], os.environ["nnUNet_preprocessed"] = str(root), str(root / "preprocessed")
     files = raw_cases(folder, read_json(folder / "dataset.json"))
     workers = ["-np", str(processes)]
@@ -154,13 +157,16 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--leaves", type=int, default=117)
+    parser.add_argument("--size", type=int, default=48, help="edge of a volume, a multiple of 8 (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("-np", type=int, default=2)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        rows = measure(Path(temporary), args.cases, args.leaves, args.np, args.repeats)
-    print(f"{args.cases} cases of {SIZE}^3 voxels, {args.leaves} leaves, each case its own protocol, -np {args.np}")
+        rows = measure(Path(temporary), args.cases, args.leaves, args.size, args.np, args.repeats)
+    print(
+        f"{args.cases} cases of {args.size}^3 voxels, {args.leaves} leaves, each case its own protocol, -np {args.np}"
+    )
     print(f"{'':24}{'seconds':>9}{'ratio':>7}{'cpu':>6}  {'to':24}{'to read':>8}{'characters printed':>20}")
     for row in rows:
         print(
