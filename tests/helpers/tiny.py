@@ -156,7 +156,7 @@ class NNUNet:
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=1800,
         )
         if check and done.returncode:
             raise AssertionError(f"{command} {arguments} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")

@@ -17,7 +17,7 @@ from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import DICE, SUMS
 
 BATCHES = (slice(0, 1), slice(1, 3))  # unequal on purpose
-SECONDS = 120
+SECONDS = 600
 LOSSES = {f"{kind}, alpha {alpha}": (loss, alpha) for kind, loss in {**DICE, **SUMS}.items() for alpha in (1, 2)}
 
 

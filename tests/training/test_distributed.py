@@ -47,7 +47,7 @@ def test_two_ranks(in_process: tiny.NNUNet, tmp_path: Path) -> None:
     environment = {**in_process.environment, "nnUNet_results": str(tmp_path)}
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", script], cwd=root, env=environment, capture_output=True, text=True, timeout=1800
     )
     for rank in (0, 1):
         assert (tmp_path / f"rank_{rank}.json").is_file(), done.stderr

@@ -17,7 +17,7 @@ from nnunet_labelset.losses.dice import DiceTerms
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.training.running import RunningLeafDiceCELoss, RunningLeafDiceLoss
 
-SECONDS = 240
+SECONDS = 600
 LABEL_SETS = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]})
 
 
