@@ -163,13 +163,18 @@ def merge_jobs(
     number_of = {leaf: number for number, leaf in enumerate(leaves)}
     for dataset in datasets:
         known = [frozenset(number_of[name] for name in dataset.names[leaf]) for leaf in dataset.contract.leaf_names]
+        hidden = frozenset(range(len(leaves))).difference(*known)  # may be in the background of this data set
+        meaning = {
+            labels: frozenset().union(*(known[leaf] for leaf in labels), hidden if 0 in labels else ())
+            for labels in set().union(*dataset.contract.protocols.values())  # protocols share most of them
+        }
         for case in dataset.cases:
             name = f"{dataset.name}_{case.name}" if prefix else case.name
             try:
                 made.add_name(name, str(dataset.folder), "use --prefix")
                 if len(case.images) != channels:
                     raise LabelSetError(f"case '{case.name}' has {len(case.images)} images, expected {channels}")
-                made.jobs.append(_job(name, dataset, case, known, leaves, link, ending))
+                made.jobs.append(_job(name, dataset, case, meaning, leaves, link, ending))
             except LabelSetError as error:
                 where = "" if str(error).startswith(str(dataset.folder)) else f"{dataset.folder}: "
                 made.problems.append((name, f"{where}{error}"))
@@ -180,20 +185,16 @@ def _job(
     name: str,
     dataset: InputDataset,
     case: RawCase,
-    known: Sequence[LabelSet],
+    meaning: Mapping[LabelSet, LabelSet],
     leaves: tuple[str, ...],
     link: bool,
     ending: str,
 ) -> CaseJob:
-    """`known` are the leaves of the common label space that each leaf of the data set may be."""
+    """`meaning` is what each label-set of the data set is in the common label space."""
     values, source, complete, vouched = {0: frozenset([0])}, dataset.name, False, frozenset[int]()
     if case.label is not None:
         contract, protocol = dataset.contract, dataset.contract.protocol_of(case.name)
-        unknown = frozenset(range(len(leaves))).difference(*known)  # may hide in the background of this data set
-        values = {
-            value: frozenset().union(*(known[leaf] for leaf in labels)) | (unknown if 0 in labels else frozenset())
-            for value, labels in enumerate(contract.protocols[protocol])
-        }
+        values = {value: meaning[labels] for value, labels in enumerate(contract.protocols[protocol])}
         complete = contract.is_fully_annotated(case.name)
         own = contract.vouched.get(protocol, ())
         vouched = frozenset(leaf for value in own if len(values.get(value, ())) == 1 for leaf in values[value])

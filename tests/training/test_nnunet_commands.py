@@ -228,7 +228,7 @@ def test_a_stopped_training_leaves_nothing_behind(prepared: tiny.NNUNet, tmp_pat
     workers = children(process.pid)
     assert workers
     process.send_signal(number)
-    process.wait(120)
+    process.wait(600)
     deadline = time.monotonic() + 300
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.2)
