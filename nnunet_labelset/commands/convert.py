@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_target
+from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
 from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
 from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set, presets
-from nnunet_labelset.dataset_conversion.summary import summary
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
@@ -128,4 +128,4 @@ def run(args: argparse.Namespace) -> None:
         regions=manifest.regions,
     )
     written = write_dataset(target, made.jobs, made.problems, args.np)
-    print(summary(written, folder))
+    print(closing_words(written, folder))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from nnunet_labelset.commands.options import add_target
+from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_datasets
 from nnunet_labelset.dataset_conversion.merge_names import (
@@ -14,7 +15,6 @@ from nnunet_labelset.dataset_conversion.merge_names import (
     remarks,
     rename_labels,
 )
-from nnunet_labelset.dataset_conversion.summary import summary
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.raw import file_ending
@@ -68,4 +68,4 @@ def run(args: argparse.Namespace) -> None:
     regions = common_regions(datasets, leaves)
     target = Target(folder, leaves, channels, ending, args.overwrite, args.skip_bad_cases, regions)
     written = write_dataset(target, made.jobs, made.problems, args.np)
-    print(summary(written, folder, remarks(datasets, leaves, linked=not args.copy)))
+    print(closing_words(written, folder, remarks(datasets, leaves, linked=not args.copy)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_processes
 from nnunet_labelset.datasets.verify.check import verify
-from nnunet_labelset.datasets.verify.findings import summary
+from nnunet_labelset.datasets.verify.findings import screen_lines
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.nnunet.folders import find_dataset
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     for title, findings in (("errors", errors), ("warnings", warnings)):
         if findings:
             print(f"{title} ({len(findings)})")
-            print("".join(f"  {line}\n" for line in summary(findings)), end="")
+            print("".join(f"  {line}\n" for line in screen_lines(findings)), end="")
     if args.o:
         lines = [f"{kind}: {line}\n" for kind, all_of in (("error", errors), ("warning", warnings)) for line in all_of]
         write_text(args.o, "".join(lines))

@@ -62,7 +62,7 @@ class Case:
         return self.known_wrong / self.known if self.known else None
 
     @property
-    def mean_dice(self) -> float | None:
+    def average_dice(self) -> float | None:
         """Over the scored leaves."""
         found = [score.values["dice"] for score in self.leaves.values()]
         known = [dice for dice in found if dice is not None]

@@ -13,7 +13,7 @@ import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.datasets.verify.check import verify
-from nnunet_labelset.datasets.verify.findings import summary
+from nnunet_labelset.datasets.verify.findings import screen_lines
 from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers.small_dataset import LABELS, label_map, write_dataset, write_volume
 from tests.helpers.users import no_root
@@ -180,14 +180,18 @@ class TestAnnotations:
         edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["liver", "tumour", "spleen"]}))
         errors, warnings = verify(folder)
         assert not errors
-        only(summary(warnings), "no_spleen_1.nii.gz (protocol 'no_spleen'), labelsTr/no_spleen_2", "liver also occur")
+        only(
+            screen_lines(warnings),
+            "no_spleen_1.nii.gz (protocol 'no_spleen'), labelsTr/no_spleen_2",
+            "liver also occur",
+        )
 
     def test_background_in_a_label_set_is_no_conflict(self, folder):
         edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["background", "spleen"]}))
         errors, warnings = verify(folder)
         assert not errors
         only(
-            summary(warnings),
+            screen_lines(warnings),
             "no_spleen_1.nii.gz",
             "no_spleen_2.nii.gz",
             "'tumour' is declared annotated, but no voxel",
@@ -369,7 +373,12 @@ class TestFiles:
         nibabel.save(nibabel.Nifti1Image(np.asarray(label.dataobj), None, label.header), label.get_filename())
         errors, warnings = verify(folder)
         assert not errors
-        only(summary(warnings), "full_1_0000.nii.gz", "full_1.nii.gz", "qform and sform in its header are up to 3 mm")
+        only(
+            screen_lines(warnings),
+            "full_1_0000.nii.gz",
+            "full_1.nii.gz",
+            "qform and sform in its header are up to 3 mm",
+        )
 
     def test_what_nnunet_cannot_read(self, folder):
         path = folder / "imagesTr" / "full_1_0000.nii.gz"

@@ -42,7 +42,7 @@ class Findings:
         return os.path.relpath(where, self.folder) if isinstance(where, Path) else where
 
 
-def summary(findings: Sequence[Finding]) -> list[str]:
+def screen_lines(findings: Sequence[Finding]) -> list[str]:
     """The lines for a screen: what is said of many files is said once, and of very many kinds only the first."""
     kinds: dict[str, list[str]] = {}
     for finding in findings:

@@ -26,7 +26,7 @@ def body(report: Report) -> Markup:
         links += [link(case.prediction_file, report.folder, method) for method, case in found.items() if case]
         row = [header(name), *(text(known.groups.get(column, ""), "name") for column in columns)]
         for case in found.values():
-            mean = case.mean_dice if case else None
+            mean = case.average_dice if case else None
             row.append(number(mean, shown=dice.show(mean)))
         for case in found.values():
             share = case.known_wrong_share if case else None

@@ -139,7 +139,7 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
         ]
     ]
     for number_, (method, result) in enumerate(report.results.items()):
-        dice = result.by_case[case].mean_dice
+        dice = result.by_case[case].average_dice
         words = "" if dice is None else f", mean Dice {METRICS['dice'].show(dice)} %"
         named = Markup("{}{}").format(link(files[number_], report.folder, method), words)
         errors = ", ".join(f"{count:,} voxels {kind}" for kind, count in drawn.error_counts[number_].items())

@@ -17,7 +17,7 @@ from nnunet_labelset.nnunet.recommendation import next_commands
 BACKGROUND = "background"
 
 
-def summary(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
+def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
     parts = list(written.parts.values())
     lines = [f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"]
     if written.resumed:
