@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from nnunet_labelset import __version__
 from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.statistics import describe
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.models import read_splits
 
 CARD = """\
 ---
@@ -46,6 +49,8 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
     trainer, plans, configuration = names.model_words(model)
     dataset_json = read_json(model / names.DATASET)
     contract = Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
+    if contract is not None:
+        contract = _of_training_cases(contract, model.parent.name)
     return CARD.format(
         dataset=model.parent.name,
         configuration=configuration,
@@ -60,13 +65,24 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
     )
 
 
+def _of_training_cases(contract: Contract, dataset: str) -> Contract:
+    """Without the test cases, which the contract may name too; the folds tell, where they are still there."""
+    try:
+        trained = {case for split in read_splits(dataset) for case in (*split["train"], *split["val"])}
+    except LabelSetError:
+        return contract
+    cases = {case: protocol for case, protocol in contract.cases.items() if case in trained}
+    used = {name: sets for name, sets in contract.protocols.items() if name in cases.values()}
+    return replace(contract, cases=cases, protocols=used) if cases else contract
+
+
 def _labels(labels: dict[str, object], contract: Contract | None, scores: dict[str, list[float]]) -> list[str]:
     coverage = contract.coverage() if contract else {}
     lines = []
     for name, value in labels.items():
         if contract is None or name in coverage:
             dice = describe(scores.get(str(value), ()), interval=True)
-            said = "not scored" if dice.mean is None else f"{dice.mean:.3f}, {dice.n} cases"
+            said = "not scored" if dice.mean is None else f"{dice.mean:.3f}, {dice.n} case(s)"
             if dice.mean is not None and dice.low is not None and dice.high is not None:
                 said = f"{dice.mean:.3f} [{dice.low:.3f}, {dice.high:.3f}], {dice.n} cases"
             seen = f"{coverage[name]} of {len(contract.cases)}" if contract else "not declared"

@@ -1,0 +1,37 @@
+"""What a model card counts: training cases, not the test cases that the contract names beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nnunet_labelset.io.files import write_json
+from nnunet_labelset.nnunet.model_card import model_card
+
+MODEL = "nnUNetTrainerLabelSet__nnUNetPlans__3d_fullres"
+DATASET = {
+    "channel_names": {"0": "CT"},
+    "labels": {"background": 0, "liver": 1, "spleen": 2},
+    "label_sets": {
+        "version": 1,
+        "protocols": {"complete": {}, "partial": {"background": ["background", "spleen"]}, "test": {}},
+        "cases": {"a": "complete", "b": "partial", "c": "partial", "t1": "test", "t2": "complete"},
+    },
+}
+
+
+def test_test_cases_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "results" / "Dataset010_Organs" / MODEL
+    write_json(model / "dataset.json", DATASET)
+    folder = tmp_path / "preprocessed" / "Dataset010_Organs"
+    monkeypatch.setenv("nnUNet_preprocessed", str(folder.parent))
+    assert "| 2 | spleen | 3 of 5 | not scored |" in model_card(model, ["0"], "nnUNetTrainer")  # nothing tells
+    folder.mkdir(parents=True)
+    (folder / "splits_final.json").write_text(json.dumps([{"train": ["a", "b"], "val": ["c"]}]))
+    card = model_card(model, ["0"], "nnUNetTrainer")
+    assert "| 2 | spleen | 1 of 3 | not scored |" in card
+    assert "| 1 | liver | 3 of 3 | not scored |" in card
+    assert "- partial (2 cases): background may be background or spleen" in card
+    assert "test (" not in card
