@@ -36,7 +36,7 @@ class Storage:
 def allocate(sets: Iterable[LabelSet], num_leaves: int, unannotated: LabelSet | None = None) -> Storage:
     """Find a value for every label-set: singletons keep theirs, `unannotated` is stored as `ignore`.
 
-    Another set is stored under a leaf that never stands for itself, one of its own leaves if possible, so that the file
+    Another set takes a value that is not used otherwise, that of one of its own leaves if possible, so that the file
     still looks right in a viewer. When the values run out, the two sets that lose least are merged, until all fit.
     """
     wanted = set(sets)
