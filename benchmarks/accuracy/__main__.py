@@ -19,7 +19,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from benchmarks.accuracy.methods import METHODS
+from benchmarks.accuracy.methods import ALL, METHODS
 from benchmarks.accuracy.prepare import DATASETS, prepare, set_environment
 from benchmarks.accuracy.studies import STUDIES
 from benchmarks.accuracy.tables import collect, markdown
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", choices=ALL, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=600, help="default: %(default)s")
     parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")

@@ -35,15 +35,8 @@ def variant(loss: type, **options: Any) -> type:
     return Variant
 
 
-class Teacher5(TeacherMixin):
-    """Asked everywhere: the likeliest leaf counts, sure or not."""
-
-    teacher_threshold = 0.5
-
-
 LABEL_SETS, COMPLETE = (LabelSetMixin, nnUNetTrainer), (FullySupervisedMixin, nnUNetTrainer)
-TEACHER, TEACHER5 = (TeacherMixin, nnUNetTrainer), (Teacher5, nnUNetTrainer)
-RAMP = (RecommendedMixin, nnUNetTrainer)
+RECOMMENDED = (RecommendedMixin, nnUNetTrainer)
 METHODS = {
     "plain, gaps as background": Method((nnUNetTrainer,), dataset="background"),
     "plain, ignore label": Method((nnUNetTrainer,)),
@@ -51,25 +44,21 @@ METHODS = {
     "complete cases only": Method(COMPLETE, MeanDiceLoss, "uniform"),
     "marginal Dice, uniform": Method(LABEL_SETS, MarginalDiceLoss, "uniform"),
     "Leaf-Dice, uniform": Method(LABEL_SETS, LeafDiceLoss, "uniform"),
-    "marginal Dice": Method(LABEL_SETS, MarginalDiceLoss, "leaf"),
-    "marginal Dice + CE": Method(LABEL_SETS, MarginalDiceCELoss, "leaf"),
     "Leaf-Dice": Method(LABEL_SETS, LeafDiceLoss, "leaf"),
-    "Leaf-Dice + CE": Method(LABEL_SETS, LeafDiceCELoss, "leaf"),
-    "complete cases only, Dice + CE": Method(COMPLETE, LeafDiceCELoss, "uniform"),
-    "running Leaf-Dice + 0.3 CE": Method(LABEL_SETS, variant(RunningLeafDiceCELoss, weight_ce=0.3), "leaf"),
-    "running Leaf-Dice + 0.1 CE": Method(LABEL_SETS, variant(RunningLeafDiceCELoss, weight_ce=0.1), "leaf"),
-    "nnUNetTrainerLabelSet": Method(RAMP, RunningLeafDiceCELoss, "leaf"),
-    "nnUNetTrainerLabelSetTeacher": Method((RecommendedMixin, *TEACHER), RunningLeafDiceCELoss, "leaf"),
-    "Leaf-Dice + CE, ramp": Method(RAMP, LeafDiceCELoss, "leaf"),
-    "running Leaf-Dice": Method(LABEL_SETS, RunningLeafDiceLoss, "leaf"),
-    "running Leaf-Dice + CE": Method(LABEL_SETS, RunningLeafDiceCELoss, "leaf"),
-    "running 0.8 Leaf-Dice + CE": Method(LABEL_SETS, variant(RunningLeafDiceCELoss, decay=0.8), "leaf"),
-    "running 0.95 Leaf-Dice + CE": Method(LABEL_SETS, variant(RunningLeafDiceCELoss, decay=0.95), "leaf"),
-    "batch Leaf-Dice + CE": Method(LABEL_SETS, variant(LeafDiceCELoss, batch_dice=True), "leaf"),
-    "Leaf-Dice + CE + teacher": Method(TEACHER, LeafDiceCELoss, "leaf"),
-    "Leaf-Dice + CE + teacher 0.5": Method(TEACHER5, LeafDiceCELoss, "leaf"),
-    "running Leaf-Dice + CE + teacher": Method(TEACHER, RunningLeafDiceCELoss, "leaf"),
-    "running Leaf-Dice + CE + teacher 0.5": Method(TEACHER5, RunningLeafDiceCELoss, "leaf"),
-    "running Leaf-Dice + teacher 0.5": Method(TEACHER5, RunningLeafDiceLoss, "leaf"),
-    "Leaf-Dice + teacher 0.5": Method(TEACHER5, LeafDiceLoss, "leaf"),
+    "nnUNetTrainerLabelSet": Method(RECOMMENDED, RunningLeafDiceCELoss, "leaf"),
+    "nnUNetTrainerLabelSetTeacher": Method(
+        (RecommendedMixin, TeacherMixin, nnUNetTrainer), RunningLeafDiceCELoss, "leaf"
+    ),
 }
+PARTS = {  # what the parts of the recommended trainer are worth, and their rivals
+    "LabelSet without tail": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0), "leaf"),
+    "LabelSet, tail 0.1": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.1), "leaf"),
+    "LabelSet, uniform": Method(RECOMMENDED, RunningLeafDiceCELoss, "uniform"),
+    "LabelSet, CE from the start": Method(LABEL_SETS, RunningLeafDiceCELoss, "leaf"),
+    "LabelSet without CE": Method(LABEL_SETS, RunningLeafDiceLoss, "leaf"),
+    "Leaf-Dice + CE": Method(LABEL_SETS, LeafDiceCELoss, "leaf"),
+    "Leaf-Dice + CE, batch Dice": Method(LABEL_SETS, variant(LeafDiceCELoss, batch_dice=True), "leaf"),
+    "marginal Dice + CE": Method(LABEL_SETS, MarginalDiceCELoss, "leaf"),
+    "complete cases only, Dice + CE": Method(COMPLETE, LeafDiceCELoss, "uniform"),
+}
+ALL = METHODS | PARTS

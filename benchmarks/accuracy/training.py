@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
-from benchmarks.accuracy.methods import METHODS, Method
+from benchmarks.accuracy.methods import ALL, Method
 from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS
 from benchmarks.accuracy.studies import Study
 from nnunet_labelset.io.files import read_json, write_json
@@ -35,7 +35,7 @@ def trainer_class(method: Method, mirror: tuple[int, ...] | None) -> type:
 
 def run(study: Study, folder: Path, name: str, seed: int, steps: int, target: Path) -> None:
     """Train, predict the test cases into `target`, and write `run.json` last: it marks a finished run."""
-    method = METHODS[name]
+    method = ALL[name]
     target.mkdir(parents=True, exist_ok=True)
     os.environ |= {
         "nnunet_labelset_seed": str(seed),

@@ -2,7 +2,12 @@
 
 In a patch without any `{c}` voxel the intersection of leaf c is 0, and a Dice of this patch alone has no gradient for
 c, however wrong the prediction is there. Running Dice adds the sums of earlier steps, decayed and detached, to those of
-the batch: c is then punished where it is known not to be. It is a function of the sums of Leaf-Dice: the axiom holds.
+the batch: c is then punished where it is known not to be.
+
+A leaf that is not found has another trouble: the gradient of its Dice is as small as its probabilities, and it stays
+dead. Below a Dice of `tail` the Dice D gives way to its logarithm, `tail * (1 + log(D / tail))`, which meets it there
+with the same slope, and whose gradient does not fade. Above, nothing changes. Both are functions of the sums of
+Leaf-Dice: the axiom holds.
 """
 
 from __future__ import annotations
@@ -14,14 +19,18 @@ from torch import Tensor
 
 from nnunet_labelset.losses import LabelSetLoss, LeafDiceCELoss, LeafDiceLoss
 from nnunet_labelset.losses.dice import DiceTerms
+from nnunet_labelset.losses.functional import EPSILON
+
+SMALLEST = 1e-30  # of a Dice whose logarithm is taken
 
 
 class RunningDice(LabelSetLoss):
     """Put it before a Dice loss. There is one state for every scale of deep supervision, told apart by its shape."""
 
-    def __init__(self, *args: Any, decay: float = 0.9, **options: Any) -> None:
+    def __init__(self, *args: Any, decay: float = 0.9, tail: float = 0.5, **options: Any) -> None:
         super().__init__(*args, **{**options, "batch_dice": True})  # what runs is a sum over samples
         self.decay = decay
+        self.tail = tail  # 0: none
         self.running: dict[tuple[int, ...], Tensor] = {}  # scale -> (4, C): the three Dice terms and their weight
         self._scale: tuple[int, ...] = ()
 
@@ -42,7 +51,16 @@ class RunningDice(LabelSetLoss):
             weight = total[3:]  # a batch is one part of so many
         # the value is that of all, and the gradient as large as if all of them had one
         combined = total[:3] + weight * (now - now.detach())
-        return DiceTerms(*combined[:, None])
+        return self._with_tail(DiceTerms(*combined[:, None]))
+
+    def _with_tail(self, terms: DiceTerms) -> DiceTerms:
+        """Terms whose quotient is the Dice, or its logarithm where a leaf is hardly found."""
+        if not self.tail:
+            return terms
+        dice = 2 * terms.intersection / (terms.reference + terms.prediction + EPSILON)
+        low = dice.clamp(SMALLEST, self.tail) / self.tail  # a leaf that nobody annotates has no logarithm
+        dice = torch.where(dice > self.tail, dice, self.tail * (1 + low.log()))
+        return DiceTerms(dice / 2, torch.ones_like(dice), torch.zeros_like(dice))
 
 
 class RunningLeafDiceLoss(RunningDice, LeafDiceLoss):

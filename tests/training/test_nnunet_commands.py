@@ -91,8 +91,14 @@ def test_train_2d(prepared: tiny.NNUNet, fold: int) -> None:
     assert (prepared.model_folder(LEAF_DICE, "2d") / f"fold_{fold}" / "checkpoint_final.pth").is_file()
 
 
+def test_the_teacher_in_2d(prepared: tiny.NNUNet) -> None:
+    trainer = "nnUNetTrainerLabelSetTeacher_short"
+    prepared.train("2d", 0, trainer)
+    assert (prepared.model_folder(trainer, "2d") / "fold_0" / "checkpoint_final.pth").is_file()
+
+
 def test_low_resolution_and_cascade_on_all_cases(prepared: tiny.NNUNet) -> None:
-    trainer = "nnUNetTrainerLeafDiceCE_short"
+    trainer = "nnUNetTrainerLabelSet_short"
     prepared.train("3d_lowres", "all", trainer)
     prepared.train("3d_cascade_fullres", "all", trainer)
     validation = prepared.model_folder(trainer, "3d_cascade_fullres") / "fold_all" / "validation"

@@ -29,13 +29,13 @@ def example(seed: int, values: int = 5) -> tuple[Tensor, Tensor]:
 
 def test_the_first_step_is_batch_dice() -> None:
     logits, target = example(0)
-    running, plain = RunningLeafDiceLoss(LABEL_SETS), LeafDiceLoss(LABEL_SETS, batch_dice=True)
+    running, plain = RunningLeafDiceLoss(LABEL_SETS, tail=0), LeafDiceLoss(LABEL_SETS, batch_dice=True)
     gradients = [torch.autograd.grad(loss(logits, target), logits)[0] for loss in (running, plain)]
     torch.testing.assert_close(*gradients)
 
 
 def test_the_value_is_the_dice_of_the_last_steps() -> None:
-    loss = RunningLeafDiceLoss(LABEL_SETS)
+    loss = RunningLeafDiceLoss(LABEL_SETS, tail=0)
     terms = torch.zeros(3, 3, dtype=torch.float64)
     for step in range(4):
         logits, target = example(step)
@@ -67,7 +67,7 @@ def test_a_patch_without_a_leaf_has_a_gradient_against_it() -> None:
 
 def test_the_gradient_is_as_large_as_if_all_steps_had_one() -> None:
     """The same batch again and again: value and gradient are those of the batch alone."""
-    loss, plain = RunningLeafDiceLoss(LABEL_SETS), LeafDiceLoss(LABEL_SETS, batch_dice=True)
+    loss, plain = RunningLeafDiceLoss(LABEL_SETS, tail=0), LeafDiceLoss(LABEL_SETS, batch_dice=True)
     logits, target = example(3)
     for _ in range(20):
         value = loss(logits, target)
@@ -115,6 +115,30 @@ def test_an_unannotated_batch_is_finite() -> None:
         value = loss(logits, torch.full((2, 1, 4, 4, 4), 4))
         assert torch.isfinite(value)
         assert torch.autograd.grad(value, logits)[0].abs().max() == 0
+
+
+def test_a_leaf_that_is_not_found_keeps_a_gradient() -> None:
+    """However small its probabilities, a dead leaf is pulled up about as much; without the tail, hardly at all."""
+    pull = {}
+    for tail in (0.0, 0.5):
+        for gap in (10.0, 20.0):
+            logits, target = example(1, values=3)
+            with torch.no_grad():
+                logits[:, 2] -= gap
+            gradient = torch.autograd.grad(RunningLeafDiceLoss(LABEL_SETS, tail=tail)(logits, target), logits)[0]
+            pull[tail, gap] = -gradient[:, 2].sum().item()
+    assert pull[0.0, 20.0] < 1e-3 * pull[0.0, 10.0]
+    assert pull[0.5, 20.0] > 0.02 * pull[0.5, 10.0] > 1e-4
+
+
+def test_a_leaf_that_is_found_does_not_see_the_tail() -> None:
+    logits, target = example(4, values=3)
+    with torch.no_grad():
+        logits += 3 * torch.nn.functional.one_hot(target[:, 0], 3).movedim(-1, 1)  # mostly right
+    values = [RunningLeafDiceLoss(LABEL_SETS, tail=tail)(logits, target) for tail in (0.0, 0.5)]
+    torch.testing.assert_close(*values, rtol=1e-4, atol=0)
+    gradients = [torch.autograd.grad(value, logits)[0] for value in values]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-9)
 
 
 def rank_main(rank: int, folder: str) -> None:
