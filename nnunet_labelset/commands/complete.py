@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> None:
     if not 0.5 <= args.threshold <= 1:
         raise LabelSetError(f"Expected --threshold to be between 0.5 and 1, but got {args.threshold}")
     source = find_dataset(args.d)
+    if Contract.from_dataset_json(read_json(source / "dataset.json")).regions is not None:
+        raise LabelSetError(f"{source.name} has regions: its models tell how likely a region is, not a single leaf")
     target = dataset_folder(nnunet_folder("nnUNet_raw"), args.o, args.n)
     preprocessed = Path(nnunet_folder("nnUNet_preprocessed")) / target.name
     folder = find_model(source.resolve().name, args.tr, args.p, args.c)

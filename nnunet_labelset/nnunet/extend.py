@@ -18,10 +18,11 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name, new_file, read_json, write_json
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.names import DATASET, FINAL_CHECKPOINT, PLANS, fold_name, model_words
 from nnunet_labelset.nnunet.raw import raw_cases
-from nnunet_labelset.nnunet.recommendation import recommended_trainer
+from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER, recommended_trainer
 
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
 OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
@@ -65,9 +66,19 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
         f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:\n"
         f"  nnUNetv2_extract_fingerprint -d {number}\n"
         f"  nnUNetv2_preprocess -d {number} -plans_name {name} -c {configuration}\n"
-        f"  nnunet_labelset train {number} {configuration} 0 -tr {recommended_trainer(new)} -p {name} "
+        f"  nnunet_labelset train {number} {configuration} 0 -tr {_trainer(contract, old, new)} -p {name} "
         f"-pretrained_weights {start}"
     )
+
+
+def _trainer(contract: Contract, old: Sequence[str], new: Sequence[str]) -> str:
+    """The old model teaches where a case does not annotate all that it knows; regions have no teacher."""
+    trainer = recommended_trainer(new)
+    if contract.regions is not None:
+        return trainer
+    known = {contract.leaf_names.index(label) for label in old}
+    complete = all(known <= contract.annotated_leaves(protocol) for protocol in set(contract.cases.values()))
+    return trainer if complete else trainer.replace(DEFAULT_TRAINER, TEACHER_TRAINER)
 
 
 def output_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 
 NO_MIRRORING = "_NoMirroring"
+TEACHER_TRAINER = f"{DEFAULT_TRAINER}Teacher"
 SIDES = {"left": "right", "l": "r", "lh": "rh", "sin": "dex"}
 FEW = 0.25  # of the training cases
 

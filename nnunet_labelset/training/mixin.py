@@ -21,6 +21,7 @@ from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER
 from nnunet_labelset.training.advice import AdviceMixin
 from nnunet_labelset.training.checkpoints import CheckpointMixin
 from nnunet_labelset.training.regions import Regions, without_regions
@@ -215,6 +216,15 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             if restored:
                 self.training_state["extended"] = True
                 self.print_to_log_file(restored)
+                self._warn_of_forgetting()
+
+    def _warn_of_forgetting(self) -> None:
+        training, _ = self.do_split()
+        if not self.regions and not self.contract.coverage(training)[self.label_sets.leaf_names[0]]:
+            self.print_to_log_file(
+                "WARNING: no training case tells background from the old labels, and the network will forget them: "
+                f"train with {TEACHER_TRAINER}, or add cases that annotate them"
+            )
 
     @property
     def _start_file(self) -> str | None:

@@ -49,6 +49,9 @@ class TeacherMixin(LabelSetMixin):
             stop("a teacher picks one leaf of a label-set, which regions do not have: train with nnUNetTrainerLabelSet")
         super().initialize()
 
+    def _warn_of_forgetting(self) -> None:
+        self.print_to_log_file("The old model says which of its labels a voxel is, where the annotation does not")
+
     def save_checkpoint(self, filename: str) -> None:
         if self.teacher is not None:
             self.training_state["teacher"] = self.teacher.state_dict()

@@ -121,3 +121,10 @@ def test_mistakes_are_told_before_any_case_is_read(
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "raw").exists()
+
+
+def test_complete_refuses_regions(raw: Path, capsys: pytest.CaptureFixture) -> None:
+    """The probabilities of a region must not be taken for those of a leaf."""
+    assert main(["complete", "-d", "1", "-o", "60", "-n", "Completed"]) == 1
+    assert "Dataset001_Complete has regions: its models tell how likely a region is" in capsys.readouterr().err
+    assert not (raw / "Dataset060_Completed").exists()

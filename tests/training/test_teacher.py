@@ -113,8 +113,18 @@ def test_the_old_model_teaches_from_the_first_step(
     old.initialize()
     weights = copy.deepcopy(old.network.state_dict())
     torch.save({"network_weights": weights, OUTPUTS: list(old.output_names)}, start)
+    nothing_sure = {
+        "version": 1,
+        "protocols": {"open": {"background": ["background", "shell"]}},
+        "cases": dict.fromkeys(tiny.CASES, "open"),
+    }
+    dataset = {**tiny.dataset_json(in_process), "label_sets": nothing_sure}
     with monkeypatch.context() as typed:
         typed.setattr(sys, "argv", ["nnUNetv2_train", "-pretrained_weights", str(start)])
+        forgetful = make(in_process, TRAINERS["nnUNetTrainerLabelSet"], dataset, fold="all")
+        forgetful.on_train_start()
+        log = next(Path(forgetful.output_folder).glob("training_log*.txt")).read_text()
+        assert "will forget them: train with nnUNetTrainerLabelSetTeacher" in log
         trainer = make(in_process, TRAINERS[name], fold="all")
         trainer.initialize()
         load_pretrained_weights(trainer.network, str(start))  # as nnUNetv2_train
