@@ -34,10 +34,10 @@ SIX = tuple(organ for organ in ORGANS if organ != NEW)
 OLD = "Dataset831_Six"
 LARYNX, GAPS = "Dataset832_LarynxOnly", "Dataset833_LarynxBackground"
 WAYS = {
-    "label-sets": (LARYNX, "nnUNetTrainerLabelSet_noSides"),
     "label-sets, teacher": (LARYNX, "nnUNetTrainerLabelSetTeacher_noSides"),
-    "plain": (GAPS, "nnUNetTrainer_noSides"),
     "plain, outputs kept": (GAPS, "nnUNetTrainer_noSides_keepOutputs"),
+    "label-sets": (LARYNX, "nnUNetTrainerLabelSet_noSides"),
+    "plain": (GAPS, "nnUNetTrainer_noSides"),
 }
 BEFORE = "old model"
 
@@ -91,6 +91,7 @@ class Study:
         self.data, self.old_steps, self.steps = data, old_steps, steps
         self.commands = Commands(folder)
         self.one_at_a_time = Lock()
+        self.old = self.commands.folder / "old" / f"{old_steps}_steps"
         self.runs = self.commands.folder / "runs" / f"{old_steps}_and_{steps}_steps"
 
     def prepare(self) -> None:
@@ -105,9 +106,8 @@ class Study:
 
     def run(self, seed: int) -> None:
         """The old model, its start files for both data sets, and all ways to go on."""
-        results = self.runs / f"results, seed {seed}"
-        length = self._length(self.old_steps)
-        model = self.commands.train(OLD, "nnUNetTrainerLabelSet_noSides", results, seed, **length)
+        length, results = self._length(self.old_steps), self.runs / f"results, seed {seed}"
+        model = self.commands.train(OLD, "nnUNetTrainerLabelSet_noSides", self.old / f"seed {seed}", seed, **length)
         self._finish(BEFORE, seed, OLD, model)
         with self.one_at_a_time:  # both would write the fingerprint
             for dataset in (LARYNX, GAPS):
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--old-steps", type=int, default=600, help="of the old model; default: %(default)s")
-    parser.add_argument("--steps", type=int, default=200, help="of every way; default: %(default)s")
+    parser.add_argument("--steps", type=int, default=300, help="of every way; default: %(default)s")
     parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
     args = parser.parse_args()
     study = Study(args.data, args.o, args.old_steps, args.steps)

@@ -48,7 +48,7 @@ class nnUNetTrainer_noSides_keepOutputs(NoSides, nnUNetTrainer):
         file = pretrained_file()
         names = [name for name in self.dataset_json["labels"] if name != "ignore"]
         if file is not None:
-            self.print_to_log_file(restore_outputs(self.network, file, names))
+            restore_outputs(self.network, file, names)
 
 
 class nnUNetTrainerLabelSet_noSides(NoSides, RecommendedMixin, nnUNetTrainer):

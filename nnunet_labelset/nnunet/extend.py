@@ -1,7 +1,8 @@
 """`nnunet_labelset extend`: the start of a training in which a trained model learns more structures.
 
 The network is the old model's, so that its plans move to the new data set. Only the output layers have other rows: the
-labels that the model knows keep theirs, by name, and a new one begins as a copy of the background.
+labels that the model knows keep theirs, by name, and a new one begins as an unlikely copy of the background: at the
+first step the network says what the old one said.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from nnunet_labelset.nnunet.raw import raw_cases
 from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER, recommended_trainer
 
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
+NEW_OUTPUTS = "new_names"  # those of them that the old model did not know
 OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
-UNLIKELY = -4.0  # the logit with which a new region starts: regions have no background to copy
+UNLIKELY = -4.0  # the logit of a new label against that of background, or of a new region, which has no background
 
 
 def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str | None = None) -> None:
@@ -54,14 +56,14 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
         if file.exists():
             raise LabelSetError(f"{file}: exists already: remove it, or choose another name with -p")
     moved = _moved(plans, name, raw, dataset_json)
+    added = [label for label in new if label not in old]
     import torch
 
     with new_file(start) as temporary:  # the large file first: should the disk be full, nothing is there
-        torch.save({"network_weights": weights, OUTPUTS: list(new)}, temporary)
+        torch.save({"network_weights": weights, OUTPUTS: list(new), NEW_OUTPUTS: added}, temporary)
     write_json(target / f"{name}.json", moved)
     write_json(target / DATASET, dataset_json)
     number = int(raw.name[len("Dataset") :].split("_")[0])  # nnU-Net's commands take no name here
-    added = [label for label in new if label not in old]
     print(
         f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:\n"
         f"  nnUNetv2_extract_fingerprint -d {number}\n"
@@ -180,7 +182,8 @@ def _new_weights(file: Path, old: Sequence[str], new: Sequence[str], regions: bo
         before = weights[key]
         if len(before) != len(old):
             raise LabelSetError(f"{key} has {len(before)} rows, but the dataset.json of the model {len(old)} labels")
-        unknown = before.new_full(before.shape[1:], UNLIKELY if before.ndim == 1 else 0) if regions else before[0]
+        unknown = torch.zeros_like(before[0]) if regions else before[0]
+        unknown = unknown + UNLIKELY if before.ndim == 1 else unknown  # the bias
         rows = [before[old.index(label)] if label in old else unknown for label in new]
         weights[key] = torch.stack(rows)
     return weights

@@ -212,10 +212,11 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         """As nnU-Net; a network that was extended keeps the outputs of the labels that it knows."""
         super().on_train_start()
         if self._start_file is not None:
-            restored = restore_outputs(plain_network(self.network), self._start_file, self.output_names)
-            if restored:
-                self.training_state["extended"] = True
-                self.print_to_log_file(restored)
+            names = self.output_names
+            new = restore_outputs(plain_network(self.network), self._start_file, names)
+            if new is not None:
+                self.training_state["new_labels"] = new  # also the mark of a training that was extended
+                self.print_to_log_file(f"Output layers of {len(names)} labels restored from {self._start_file}")
                 self._warn_of_forgetting()
 
     def _warn_of_forgetting(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nnunet_labelset.nnunet.extend import OUTPUT_LAYERS, OUTPUTS
+from nnunet_labelset.nnunet.extend import NEW_OUTPUTS, OUTPUT_LAYERS, OUTPUTS
 from nnunet_labelset.training.stopping import stop
 
 
@@ -33,7 +33,7 @@ def plain_network(network: nn.Module) -> nn.Module:
 
 
 def read_start(file: str, network: nn.Module, names: Sequence[str]) -> dict[str, Any] | None:
-    """The weights of a start file, which must fit; None for any other file: nnU-Net starts the outputs anew then."""
+    """The content of a start file, which must fit; None for any other file: nnU-Net starts the outputs anew then."""
     if not Path(file).is_file():
         stop(f"-pretrained_weights {file}: no such file")
     content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False, mmap=True)
@@ -51,14 +51,14 @@ def read_start(file: str, network: nn.Module, names: Sequence[str]) -> dict[str,
                 f"{file} is of another network ({key}: {there}, here {tuple(here.shape)}): train with the plans and "
                 "the configuration that 'extend' printed (-p)"
             )
-    return weights
+    return content
 
 
-def restore_outputs(network: nn.Module, file: str, names: Sequence[str]) -> str | None:
-    """Copy the output layers if the file carries their names; returns what to log."""
-    weights = read_start(file, network, names)
-    if weights is None:
+def restore_outputs(network: nn.Module, file: str, names: Sequence[str]) -> list[str] | None:
+    """Copy the output layers if the file carries their names; returns which of them the old model did not know."""
+    content = read_start(file, network, names)
+    if content is None:
         return None
-    state = network.state_dict()
+    weights, state = content["network_weights"], network.state_dict()
     network.load_state_dict({key: weights[key] if OUTPUT_LAYERS in key else here for key, here in state.items()})
-    return f"Output layers of {len(names)} labels restored from {file}"
+    return list(content.get(NEW_OUTPUTS, []))

@@ -6,6 +6,7 @@ which knows the old leaves from the first step and stays as it is, so that they 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -32,17 +33,26 @@ def resolved(logits: Tensor, target: Tensor, membership: Tensor, threshold: floa
     return torch.where(sure, leaf.to(target.dtype), target)
 
 
+def of_old_model(logits: Tensor, new: Sequence[int]) -> Tensor:
+    """Logits `(B, C, *S)` of a model that did not know the leaves `new`: they hide in what it calls background."""
+    logits = logits.clone()
+    for leaf in new:
+        logits[:, leaf] = logits[:, 0]
+    return logits
+
+
 class TeacherMixin(LabelSetMixin):
     """Put it before a trainer as `LabelSetMixin`. It leaves the axiom on purpose once the teacher speaks."""
 
     teacher_start: ClassVar[float] = 0.4  # share of the epochs before the teacher is asked
     teacher_threshold: ClassVar[float] = 0.9
+    old_model_threshold: ClassVar[float] = 0.51  # nothing holds what it leaves open; a new leaf ties with background
 
     teacher: AveragedModel | None = None
 
     @property
     def _old_model_teaches(self) -> bool:
-        return bool(self.training_state.get("extended"))
+        return "new_labels" in self.training_state
 
     def initialize(self) -> None:
         if self.regions:
@@ -74,12 +84,17 @@ class TeacherMixin(LabelSetMixin):
         data = batch["data"].to(self.device, non_blocking=True)
         with torch.no_grad(), torch.autocast("cuda") if self.device.type == "cuda" else nullcontext():
             outputs = self.teacher(data)
+            outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        threshold = self.teacher_threshold
+        if self._old_model_teaches:
+            new = [self.label_sets.leaf_names.index(name) for name in self.training_state["new_labels"]]
+            outputs, threshold = [of_old_model(logits, new) for logits in outputs], self.old_model_threshold
         membership = self.label_sets.membership.to(self.device)
         if isinstance(batch["target"], list):
             pairs = zip(outputs, batch["target"], strict=False)
-            target: Any = [resolved(*pair, membership, self.teacher_threshold) for pair in pairs]
+            target: Any = [resolved(*pair, membership, threshold) for pair in pairs]
         else:
-            target = resolved(outputs, batch["target"], membership, self.teacher_threshold)
+            target = resolved(outputs[0], batch["target"], membership, threshold)
         return {**batch, "data": data, "target": target}
 
     def train_step(self, batch: dict) -> dict:

@@ -11,8 +11,8 @@ import torch
 from nnunetv2.run.load_pretrained_weights import load_pretrained_weights
 
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.nnunet.extend import OUTPUTS
-from nnunet_labelset.training.teacher import resolved
+from nnunet_labelset.nnunet.extend import NEW_OUTPUTS, OUTPUTS
+from nnunet_labelset.training.teacher import of_old_model, resolved
 from tests.helpers import tiny
 from tests.helpers.tiny import make
 from tests.training.test_trainer import TRAINERS, batch
@@ -32,6 +32,17 @@ def test_the_answer_is_restricted_to_the_label_set() -> None:
 def test_what_may_be_every_leaf_stays_ignored() -> None:
     logits, target = torch.tensor([[[9.0], [0.0], [0.0]]]), torch.tensor([[[4]]])
     assert resolved(logits, target, MEMBERSHIP, 0.5).tolist() == [[[4]]]
+
+
+def test_the_old_model_cannot_tell_a_new_leaf_from_background() -> None:
+    """It is sure of background where the new leaf is: such a voxel stays open, unless the annotation excludes it."""
+    membership = LabelSets.from_superset_map(4, {4: [0, 3], 5: [0, 1], 6: [0, 1, 3]}).membership
+    logits = torch.zeros(1, 4, 4)
+    logits[0, 0, :3], logits[0, 1, 3] = 9, 9  # background three times, then the old leaf 1
+    logits[0, 3] = -4
+    target = torch.tensor([[[4, 5, 6, 6]]])
+    assert resolved(of_old_model(logits, [3]), target, membership, 0.51).tolist() == [[[4, 0, 6, 1]]]
+    assert resolved(logits, target, membership, 0.51).tolist() == [[[0, 0, 0, 1]]]  # what must not happen
 
 
 def started(nnunet: tiny.NNUNet, name: str, **options):
@@ -112,7 +123,7 @@ def test_the_old_model_teaches_from_the_first_step(
     old = make(in_process, TRAINERS[name], fold="all")
     old.initialize()
     weights = copy.deepcopy(old.network.state_dict())
-    torch.save({"network_weights": weights, OUTPUTS: list(old.output_names)}, start)
+    torch.save({"network_weights": weights, OUTPUTS: list(old.output_names), NEW_OUTPUTS: ["dot"]}, start)
     nothing_sure = {
         "version": 1,
         "protocols": {"open": {"background": ["background", "shell"]}},
@@ -129,10 +140,12 @@ def test_the_old_model_teaches_from_the_first_step(
         trainer.initialize()
         load_pretrained_weights(trainer.network, str(start))  # as nnUNetv2_train
         trainer.on_train_start()
-    trainer.teacher_threshold = 0.0
     for step in range(2):
         trainer.train_step(batch(step, ["full_0", "part_0"], values=4))
-    assert open_voxels(trainer, batch(0, ["part_0", "part_1"], values=5)) == 0
+    example = batch(0, ["part_0", "part_1"], values=5)
+    trainer.training_state["new_labels"] = []
+    assert open_voxels(trainer, example) == 0  # of two leaves, one is likelier
+    trainer.training_state["new_labels"] = ["dot"]
     trainer.save_checkpoint(str(tmp_path / "checkpoint.pth"))
     second = make(in_process, TRAINERS[name], fold="all")
     second.load_checkpoint(str(tmp_path / "checkpoint.pth"))
