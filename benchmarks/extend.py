@@ -17,6 +17,7 @@ A second call goes on where the first one ended.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -104,15 +105,16 @@ class Study:
         commands.run("nnUNetv2_preprocess", "-d", OLD[7:10], "-c", "3d_fullres", "-np", 1)
         done.touch()
 
-    def run(self, seed: int) -> None:
-        """The old model, its start files for both data sets, and all ways to go on."""
+    def run(self, ways: Sequence[str], seed: int) -> None:
+        """The old model, its start files for both data sets, and the ways to go on."""
         length, results = self._length(self.old_steps), self.runs / f"results, seed {seed}"
         model = self.commands.train(OLD, "nnUNetTrainerLabelSet_noSides", self.old / f"seed {seed}", seed, **length)
         self._finish(BEFORE, seed, OLD, model)
         with self.one_at_a_time:  # both would write the fingerprint
             for dataset in (LARYNX, GAPS):
                 self._start(model, dataset, self._plans(seed))
-        for way, (dataset, trainer) in WAYS.items():
+        for way in ways:
+            dataset, trainer = WAYS[way]
             start = self.commands.preprocessed / dataset / f"start_{self._plans(seed)}_3d_fullres.pth"
             options = ["-p", self._plans(seed), "-pretrained_weights", start]
             length = self._length(self.steps)
@@ -170,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of OpenKBP, a folder per patient")
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--old-steps", type=int, default=600, help="of the old model; default: %(default)s")
     parser.add_argument("--steps", type=int, default=300, help="of every way; default: %(default)s")
@@ -177,7 +180,7 @@ def main() -> None:
     args = parser.parse_args()
     study = Study(args.data, args.o, args.old_steps, args.steps)
     study.prepare()
-    side_by_side(args.together, [partial(study.run, seed) for seed in args.seeds])
+    side_by_side(args.together, [partial(study.run, args.ways, seed) for seed in args.seeds])
     found = collect(args.o / "runs")
     write_json(args.o / "results.json", found)
     (args.o / "results.md").write_text("\n".join(f"## {steps} steps\n\n{table(found[steps])}" for steps in found))
