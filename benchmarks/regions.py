@@ -49,7 +49,7 @@ def volume(seed: int, scanner: str) -> tuple[np.ndarray, np.ndarray]:
     grid = np.meshgrid(*map(np.arange, SHAPE), indexing="ij")
     labels = np.zeros(SHAPE, np.uint8)
     middle, radii = rng.uniform(12, 20, 3), rng.uniform(6.5, 10.5, 3)
-    for value, shrink in ((1, 1.0), (2, 0.7), (3, 0.45)):
+    for value, shrink in ((1, 1.0), (2, 0.62), (3, 0.33)):
         labels[ellipsoid(*grid, middle + rng.uniform(-1, 1, 3) * (value - 1), radii * shrink)] = value
     image = np.array(CONTRAST[scanner], np.float32)[labels] + 0.25 * smooth_noise(rng, SHAPE, 5)
     return (image + rng.normal(0, 0.3, SHAPE)).astype(np.float32), labels

@@ -28,7 +28,9 @@ from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER, recommended_t
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
 NEW_OUTPUTS = "new_names"  # those of them that the old model did not know
 OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
-UNLIKELY = -4.0  # the logit of a new label against that of background, or of a new region, which has no background
+# The logit of a new label against that of background, or of a new region, which has no background: low enough that the
+# first prediction is the old one, and high enough that Dice, whose gradient goes with the probability, finds the label.
+UNLIKELY = -2.0
 
 
 def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str | None = None) -> None:

@@ -69,7 +69,7 @@ def test_the_whole_road(prepared: tiny.NNUNet, model: Path, tmp_path: Path) -> N
         old, new = rows(model / "fold_all" / "checkpoint_final.pth", layer), rows(start, layer)
         assert list(new) == ["background", "dot", "rim", "core", "shell"]
         assert all(torch.equal(new[name], old[name]) for name in old)
-        assert torch.equal(new["rim"], old["background"] - (4 if layer.endswith("bias") else 0))
+        assert torch.equal(new["rim"], old["background"] - (2 if layer.endswith("bias") else 0))
     for command in [line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2")]:
         prepared.run(*command, "-np", 1)
     command = next(line.split() for line in done.stdout.splitlines() if line.startswith("  nnunet_labelset train"))
@@ -150,7 +150,7 @@ def test_a_model_of_regions(prepared_regions: tiny.NNUNet, tmp_path: Path) -> No
     start = torch.load(nnunet.preprocessed / NEW / "start_extended_3d_fullres.pth", weights_only=False)
     old = torch.load(model / "fold_all" / "checkpoint_final.pth", weights_only=False)["network_weights"]
     assert start["output_names"] == ["rim", "whole", "inner", "dot"]
-    for part, first in (("weight", 0.0), ("bias", -4.0)):
+    for part, first in (("weight", 0.0), ("bias", -2.0)):
         rows = start["network_weights"][f"decoder.seg_layers.1.{part}"]
         assert torch.equal(rows[1:], old[f"decoder.seg_layers.1.{part}"])
         assert (rows[0] == first).all()
