@@ -20,12 +20,12 @@ import numpy as np
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.contract.completed import COMPLETED, originals
 from nnunet_labelset.dataset_conversion.storage import allocate
-from nnunet_labelset.dataset_conversion.target import COMPLETED_VOXELS, Target, publish, staged
+from nnunet_labelset.dataset_conversion.target import COMPLETED_LABELS, COMPLETED_VOXELS, Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import LABELS_TRAINING, PROBABILITIES, VALIDATION, fold_name
+from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases
 
 SUFFIX = "__completed"
@@ -139,7 +139,7 @@ def complete_case(item: Completion, reader: Any, folder: Path, ending: str, thre
     result, completed = complete_values(values, probabilities, item.sets, threshold)
     dtype = np.min_scalar_type(len(probabilities))
     name = f"{item.case.name}{SUFFIX}{ending}"
-    _write(reader, result.astype(dtype), folder / LABELS_TRAINING / name, properties)
+    _write(reader, result.astype(dtype), folder / COMPLETED_LABELS / name, properties)
     was_open = np.array([len(labels) > 1 for labels in item.sets])[values]
     is_open = np.array([len(labels) > 1 for labels in completed.protocol])[result]
     _write(reader, (was_open & ~is_open).astype(np.uint8), folder / COMPLETED_VOXELS / name, properties)
@@ -180,7 +180,7 @@ def write_completed(source: Path, target: Path, model: Model, threshold: float, 
             raise LabelSetError(f"the model is nowhere sure enough (threshold {threshold}): nothing was completed")
         content = _dataset_json(dataset_json, contract, source, target, {item: results[item] for item in kept})
         content[COMPLETED] |= {"from": source.name, "model": model.folder.name, "threshold": threshold}
-        folders = (LABELS_TRAINING, COMPLETED_VOXELS)
+        folders = (COMPLETED_LABELS, COMPLETED_VOXELS)
         publish(new, [f"{name}/{item.case.name}{SUFFIX}{ending}" for item in kept for name in folders], content)
     notes = []
     for item in kept:
@@ -228,7 +228,7 @@ def _dataset_json(
             raise LabelSetError(f"case '{name}' exists already in {source.name}: rename it")
         sets = result.protocol if has_ignore else result.protocol[:num_leaves]
         cases[name] = names.setdefault(sets, f"completed_{len(names) + 1}")
-        files[name] = {**files[item.case.name], "label": f"{LABELS_TRAINING}/{name}{file_ending(before)}"}
+        files[name] = {**files[item.case.name], "label": f"{COMPLETED_LABELS}/{name}{file_ending(before)}"}
         provenance[name] = {
             **{"of": item.case.name, "fold": item.fold},
             **{"open_voxels": result.open_before, "completed_voxels": result.completed},

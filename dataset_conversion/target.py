@@ -25,8 +25,11 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
 from nnunet_labelset.nnunet.raw import INCOMPLETE, file_ending
 
+# Label maps that a model has completed. Not in labelsTr: if it is there, nnU-Net looks for every case in it when it
+# collects a cross-validation, also for those that are listed in place.
+COMPLETED_LABELS = "labelsCompleted"
 COMPLETED_VOXELS = "completedTr"  # masks of what a model has completed
-CASE_FOLDERS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST, COMPLETED_VOXELS)
+CASE_FOLDERS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST, COMPLETED_LABELS, COMPLETED_VOXELS)
 OURS = ("dataset.json", NOTES, INCOMPLETE, RECORDS)
 
 

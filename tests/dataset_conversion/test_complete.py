@@ -119,7 +119,9 @@ def test_a_data_set_is_completed(trained: Path, capsys: pytest.CaptureFixture) -
 
 def test_completed_cases_are_not_scored_against(trained: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(COMMAND) == 0
-    labels = str(trained / "raw" / "Dataset902_Sure" / "labelsTr")
+    folder = trained / "raw" / "Dataset902_Sure"
+    assert not (folder / "labelsTr").exists()  # or nnU-Net looks there for the cases that are listed in place
+    labels = str(folder / "labelsCompleted")
     assert main(["evaluate", labels, labels, "-o", str(trained / "scores")]) == 1
     assert "8 case(s) were completed by a model" in capsys.readouterr().err
     dataset = json.loads((trained / "raw" / "Dataset902_Sure" / "dataset.json").read_text())
