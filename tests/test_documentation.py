@@ -7,6 +7,7 @@ import ast
 import contextlib
 import re
 import shlex
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def test_commands_are_accepted(page: Path) -> None:
         module_of(words[0]).configure(parser)
         with contextlib.suppress(SystemExit) if "--presets" in words else contextlib.nullcontext():
             parser.parse_args(words[1:])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_nnunet_exist_with_their_flags(page: Path) -> None:
+    scripts = {script.name: script for script in entry_points(group="console_scripts")}
+    text = re.sub(r"\\\n", " ", page.read_text())
+    for command in re.findall(r"^[ `]*(nnUNetv2_\w+[^\n`]*)|`(nnUNetv2_\w+ [^`\n]+)`", text, re.MULTILINE):
+        name, *words = shlex.split("".join(command).replace("'", ""), comments=True)
+        assert name in scripts, f"{page.name}: {name}"
+        spec = find_spec(scripts[name].module)
+        assert spec is not None
+        assert spec.origin is not None
+        source = Path(spec.origin).read_text(encoding="utf-8")
+        for flag in (word for word in words if re.match(r"--?[a-z]", word)):
+            assert re.search(rf"""['"]{flag}['"]""", source), f"{page.name}: {name} has no {flag}"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/trainers.md", "docs/how-to/only_the_loss.md"])
