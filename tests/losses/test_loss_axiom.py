@@ -24,7 +24,7 @@ def options(loss: type, **dice: object) -> dict[str, object]:
 @pytest.mark.parametrize("loss", LABEL_SET_LOSSES)
 @pytest.mark.parametrize("alpha", [1, 2])
 @pytest.mark.parametrize("batch_dice", [False, True])
-@pytest.mark.parametrize("shape", [(5, 6), (3, 4, 3)])
+@pytest.mark.parametrize("shape", [(5, 6), pytest.param((3, 4, 3), marks=pytest.mark.slow)])
 def test_holds_for_overlapping_label_sets(loss, alpha, batch_dice, shape):
     label_sets = make_problem(*OVERLAPPING).label_sets
     result = check_axiom(loss(label_sets, **options(loss, alpha=alpha, batch_dice=batch_dice)), label_sets, shape=shape)
