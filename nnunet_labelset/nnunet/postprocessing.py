@@ -24,7 +24,7 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
     `postprocessing.pkl` for `nnUNetv2_apply_postprocessing`, and `postprocessing.json`.
     """
     from batchgenerators.utilities.file_and_folder_operations import save_pickle
-    from nnunetv2.evaluation.evaluate_predictions import save_summary_json
+    from nnunetv2.evaluation.evaluate_predictions import label_or_region_to_key, save_summary_json
     from nnunetv2.postprocessing.remove_connected_components import remove_all_but_largest_component_from_segmentation
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
@@ -70,7 +70,10 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
         result.rename(folder / "postprocessed")
     with new_file(folder / POSTPROCESSING) as file:
         save_pickle(([function] * len(chosen), chosen), str(file))
-    parts = {"input_folder": before, "postprocessed": best}
+    parts = {
+        name: {**summary, "mean": {label_or_region_to_key(key): mean for key, mean in summary["mean"].items()}}
+        for name, summary in (("input_folder", before), ("postprocessed", best))
+    }
     kept = ("foreground_mean", "mean", "label_set_dice", "known_wrong")
     write_json(
         folder / "postprocessing.json",
