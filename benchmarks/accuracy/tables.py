@@ -9,6 +9,7 @@ import numpy as np
 
 from nnunet_labelset.io.files import read_json
 
+REFERENCE = "nnUNetTrainerLabelSet"
 RESAMPLES = 10_000
 
 
@@ -53,21 +54,31 @@ def markdown(study: str, results: dict[str, Any], groups: dict[str, str], metric
 
 
 def _table(methods: dict[str, Any], groups: dict[str, str], metric: str, factor: float) -> str:
+    """Best first; the last column compares with the recommended trainer, over the seeds that both have."""
     first = next(iter(next(iter(methods.values())).values()))
     cases, leaves = sorted(first), list(next(iter(first.values())))
     names = sorted(set(groups.values()))
     found = {name: factor * scores(runs, metric, cases, leaves) for name, runs in methods.items()}
     means = {name: np.nanmean(values, 2) for name, values in found.items()}  # (seeds, cases)
-    best = max(means, key=lambda name: np.nanmean(means[name]))
-    heads = ["method", "seeds", *names, *leaves, f"all, minus '{best}' [95 %]"]
-    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
-    for name in sorted(means, key=lambda name: -np.nanmean(means[name])):
+    ranking = sorted(means, key=lambda name: -np.nanmean(means[name]))
+    reference = REFERENCE if REFERENCE in means else ranking[0]
+    heads = ["method", "by seed", *names, *leaves, f"minus '{reference}' [95 %]"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
+    for name in ranking:
         by_group = [np.nanmean(means[name][:, [groups[case] == group for case in cases]]) for group in names]
         by_leaf = [np.nanmean(found[name][:, :, i]) for i in range(len(leaves))]
-        seeds = min(len(means[name]), len(means[best]))
-        difference = means[name][:seeds] - means[best][:seeds]
-        low, high = interval(difference)
-        text = f"{np.nanmean(difference):+.1f} [{low:+.1f}, {high:+.1f}]"
+        seeds = dict(zip(sorted(methods[name]), means[name], strict=True))
+        others = dict(zip(sorted(methods[reference]), means[reference], strict=True))
+        text, common = "", sorted(set(seeds) & set(others))
+        if common and name != reference:
+            difference = np.array([seeds[seed] - others[seed] for seed in common])
+            low, high = interval(difference)
+            text = f"{np.nanmean(difference):+.1f} [{low:+.1f}, {high:+.1f}]"
+        by_seed = ", ".join(f"{np.nanmean(seeds[seed]):.1f}" if seed in seeds else "-" for seed in _all_seeds(methods))
         numbers = [f"{value:.1f}" for value in (*by_group, *by_leaf)]
-        lines.append("| " + " | ".join([name, str(len(means[name])), *numbers, text]) + " |")
+        lines.append("| " + " | ".join([name, by_seed, *numbers, text]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _all_seeds(methods: dict[str, Any]) -> list[str]:
+    return sorted({seed for runs in methods.values() for seed in runs})
