@@ -12,11 +12,11 @@ from scipy.ndimage import find_objects
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, look_up, membership_matrix
+from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, membership_matrix
 from nnunet_labelset.evaluation.instances import match_instances
 from nnunet_labelset.evaluation.metric import METRICS, Measured
 from nnunet_labelset.evaluation.results import ABSENT, INVENTED, MISSED, SCORED, UNANNOTATED, Case, Score
-from nnunet_labelset.evaluation.surface import surface_distances
+from nnunet_labelset.evaluation.surface import Mask, surface_distances
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels
 
@@ -96,7 +96,7 @@ def score_arrays(
         if boxes[0] and (outcome == SCORED or (structure.instances and outcome in (MISSED, INVENTED))):
             masks = _masks((reference, prediction), boxes, membership, regions[row])
             surfaces = surface_distances(masks[0], masks[1], sizes, masks[2]) if pair.surfaces else None
-            instances = match_instances(masks[0], masks[1]) if structure.instances else None
+            instances = match_instances(masks[0][:], masks[1][:]) if structure.instances else None
         tolerance = max(1.0, float(np.linalg.norm(sizes))) if structure.tolerance is None else structure.tolerance
         measured = Measured(tp, fp, fn, int((confusion @ regions[row]).sum()), volume, tolerance, surfaces, instances)
         scores[structure.name] = Score(
@@ -187,7 +187,7 @@ def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] |
 
 def _masks(
     images: tuple[np.ndarray, np.ndarray], boxes: tuple[Boxes, Boxes], membership: np.ndarray, region: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+) -> tuple[Mask, Mask, Mask | None]:
     """A leaf or union in reference and prediction, cropped; voxels that count nowhere for it are in neither mask."""
     inside = np.logical_not(membership[:, ~region].any(axis=1))  # (K,)
     uncertain = np.logical_and(membership[:, region].any(axis=1), ~inside)  # (K,)
@@ -202,9 +202,6 @@ def _masks(
         for axis in zip(*used, strict=True)
     )
     reference, prediction = images[0][crop], images[1][crop]
-    reference_mask, prediction_mask = look_up(inside, reference), look_up(region, prediction)
-    unknown = None
-    if uncertain.any():
-        unknown = look_up(uncertain, reference)
-        prediction_mask &= ~unknown
-    return reference_mask, prediction_mask, unknown
+    occurs = any(box for row, box in enumerate(boxes[0]) if uncertain[row])
+    unknown = Mask(uncertain, reference) if occurs else None
+    return Mask(inside, reference), Mask(region, prediction, unknown), unknown

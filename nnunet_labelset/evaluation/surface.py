@@ -9,7 +9,7 @@ neighbours (an image of one slice, every tenth slice drawn) is no axis: the surf
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -17,16 +17,45 @@ from itertools import product
 import numpy as np
 from scipy.spatial import cKDTree
 
+from nnunet_labelset.evaluation.counts import look_up
+
 SLAB, PIECE = 1 << 22, 1 << 17  # voxels and elements that are looked at together
+WHOLE = 1 << 19  # elements of which one tree is made; of more, one for each neighbourhood of a piece
 DIGITS = 4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
 
 
 @dataclass(frozen=True)
+class Mask:
+    """A bool mask that is made where it is looked at: `table[values]`, because several of a whole CT are large."""
+
+    table: np.ndarray
+    values: np.ndarray
+    without: Mask | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.values.ndim
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        found = look_up(self.table, self.values[rows])
+        return found if self.without is None else found & ~self.without[rows]
+
+
+@dataclass(frozen=True)
 class SurfaceDistances:
-    """From the elements of reference and prediction to the nearest of the other surface: distances and areas."""
+    """From the elements of reference and prediction to the nearest of the other surface; codes, and areas by code."""
 
     distances: tuple[np.ndarray, np.ndarray]
-    areas: tuple[np.ndarray, np.ndarray]
+    codes: tuple[np.ndarray, np.ndarray]
+    table: np.ndarray
+
+    @property
+    def areas(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.table[self.codes[0]], self.table[self.codes[1]]
 
     def percentile(self, percent: float) -> float:
         """The larger of the two directed percentiles, weighted by area (HD95); 100 is the Hausdorff distance."""
@@ -46,46 +75,49 @@ class SurfaceDistances:
 
 
 def surface_distances(
-    reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], unknown: np.ndarray | None = None
+    reference: np.ndarray | Mask,
+    prediction: np.ndarray | Mask,
+    spacing: Sequence[float],
+    unknown: np.ndarray | Mask | None = None,
 ) -> SurfaceDistances | None:
     """Of two bool masks `(z, y, x)`, `(y, x)` or `(x,)`; `unknown` voxels are in neither. None without two surfaces."""
-    if not reference.any() or not prediction.any():
-        return None
     axes = tuple(axis for axis, size in enumerate(reference.shape) if size > 1)
-    box = _box(reference, prediction)
-    reference, prediction = reference[box], prediction[box]
-    unknown = None if unknown is None or not unknown[box].any() else unknown[box]
     if unknown is not None:
-        axes = _known_axes(reference | prediction, unknown, axes)
+        axes = _known_axes(reference, prediction, unknown, axes)
     spacing = tuple(float(size) for size in spacing)
     table = element_areas(tuple(spacing[axis] for axis in axes))
-    found = [_elements(mask, unknown, axes, table) for mask in (reference, prediction)]
-    if not len(found[0][0]) or not len(found[1][0]):
+    (first, first_codes), (second, second_codes) = (
+        _elements(mask, unknown, axes, len(table) - 1) for mask in (reference, prediction)
+    )
+    if not len(first) or not len(second):
         return None
-    (first, first_areas), (second, second_areas) = found
     shape = tuple(size + 1 if axis in axes else size for axis, size in enumerate(reference.shape))
     there, back = _nearest(first, second, shape, spacing), _nearest(second, first, shape, spacing)
-    return SurfaceDistances((there, back), (first_areas, second_areas))
+    return SurfaceDistances((there, back), (first_codes, second_codes), table)
+
+
+def _slabs(shape: tuple[int, ...], rows: int) -> Iterator[slice]:
+    """The rows of the first axis, as many at once as `SLAB` voxels have: masks may be large."""
+    step = max(1, SLAB // max(1, math.prod(shape[1:])))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 def _elements(
-    mask: np.ndarray, unknown: np.ndarray | None, axes: tuple[int, ...], table: np.ndarray
+    mask: np.ndarray | Mask, unknown: np.ndarray | Mask | None, axes: tuple[int, ...], full: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Flat indices of the surface elements, ascending, and their areas; slab by slab, because masks may be large."""
-    rows = mask.shape[0] + (0 in axes)
-    step = max(1, SLAB // max(1, mask[0].size))
-    places, areas, before = [], [], 0
-    for start in range(0, rows, step):
-        piece = slice(start, min(start + step, rows))
-        codes = neighbour_codes(mask, axes, piece)
-        surface = (codes != 0) & (codes != len(table) - 1)
-        if unknown is not None:
-            surface &= neighbour_codes(unknown, axes, piece) == 0
+    """Flat indices of the surface elements, ascending, and their codes."""
+    places, found, before = [], [], 0
+    small = math.prod(size + 1 for size in mask.shape) < 2**31
+    for rows in _slabs(mask.shape, mask.shape[0] + (0 in axes)):
+        codes = neighbour_codes(mask, axes, rows)
+        surface = (codes != 0) & (codes != full)
+        if unknown is not None and surface.any():
+            surface &= neighbour_codes(unknown, axes, rows) == 0
         at = np.flatnonzero(surface)
-        places.append(at + before)
-        areas.append(table[codes.ravel()[at]])
+        found.append(codes.ravel()[at])
+        places.append((at + before).astype(np.int32 if small else np.int64))
         before += codes.size
-    return np.concatenate(places), np.concatenate(areas)
+    return np.concatenate(places), np.concatenate(found)
 
 
 def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], percent: float = 95) -> float:
@@ -100,17 +132,35 @@ def _nearest(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing
     """Distances from the elements `at` (flat indices, ascending) to the nearest of `others`.
 
     A good prediction shares most of its elements with the reference. For the rest, a tree of points needs a fraction of
-    the memory of a distance map; a balanced one would take longer where many points are about equally far.
+    the memory of a distance map; a balanced one would take longer where many points are about equally far. The tree of
+    a large surface has only the rows around the piece that is looked at, more of them where nothing is as near as their
+    end.
     """
     distances = np.zeros(len(at))
     apart = others[np.minimum(np.searchsorted(others, at), len(others) - 1)] != at
-    if apart.any():
-        tree = cKDTree(_points(others, shape, spacing), balanced_tree=False, compact_nodes=False)
-        todo = np.flatnonzero(apart)
-        for start in range(0, len(todo), PIECE):
-            piece = todo[start : start + PIECE]
+    todo, row = np.flatnonzero(apart), math.prod(shape[1:])
+    tree = _tree(others, shape, spacing) if len(todo) and len(others) <= WHOLE else None
+    for start in range(0, len(todo), PIECE):
+        piece = todo[start : start + PIECE]
+        if tree is not None:
             distances[piece] = tree.query(_points(at[piece], shape, spacing))[0]
+            continue
+        first, last, reach = int(at[piece[0]]) // row, int(at[piece[-1]]) // row, 8
+        while len(piece):
+            ends = np.array([max(first - reach, 0), min(last + reach + 1, shape[0])]) * row
+            low, high = np.searchsorted(others, ends.astype(others.dtype))
+            if low < high:
+                around = _tree(others[low:high], shape, spacing)
+                distances[piece] = around.query(_points(at[piece], shape, spacing))[0]
+            if high - low == len(others):
+                break
+            piece = piece[distances[piece] > reach * spacing[0]] if low < high else piece
+            reach *= 4
     return distances
+
+
+def _tree(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> cKDTree:
+    return cKDTree(_points(flat, shape, spacing), balanced_tree=False, compact_nodes=False)
 
 
 def _points(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
@@ -122,21 +172,28 @@ def _points(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
     return points
 
 
-def _known_axes(either: np.ndarray, unknown: np.ndarray, axes: tuple[int, ...]) -> tuple[int, ...]:
+def _known_axes(
+    reference: np.ndarray | Mask, prediction: np.ndarray | Mask, unknown: np.ndarray | Mask, axes: tuple[int, ...]
+) -> tuple[int, ...]:
     """The axes along which at least half of the voxels of the masks have a neighbour that is known."""
-    known = ~unknown
-    used = []
-    for axis in axes:
-        ahead, behind = ((slice(None),) * axis + (ends,) for ends in (slice(1, None), slice(None, -1)))
-        beside = np.zeros_like(known)
-        beside[behind] |= known[ahead]
-        beside[ahead] |= known[behind]
-        if 2 * np.count_nonzero(beside & either) >= np.count_nonzero(either):
-            used.append(axis)
-    return tuple(used)
+    voxels, beside = 0, dict.fromkeys(axes, 0)
+    for rows in _slabs(reference.shape, reference.shape[0]):
+        margin = slice(max(rows.start - 1, 0), rows.stop + 1)  # what is beside the first and the last row
+        inner = slice(rows.start - margin.start, rows.stop - margin.start)
+        either, known = reference[rows] | prediction[rows], ~unknown[margin]
+        voxels += np.count_nonzero(either)
+        for axis in axes:
+            ahead, behind = ((slice(None),) * axis + (ends,) for ends in (slice(1, None), slice(None, -1)))
+            neighbour = np.zeros_like(known)
+            neighbour[behind] |= known[ahead]
+            neighbour[ahead] |= known[behind]
+            beside[axis] += np.count_nonzero(neighbour[inner] & either)
+    return tuple(axis for axis in axes if 2 * beside[axis] >= voxels)
 
 
-def neighbour_codes(mask: np.ndarray, axes: Sequence[int] | None = None, rows: slice | None = None) -> np.ndarray:
+def neighbour_codes(
+    mask: np.ndarray | Mask, axes: Sequence[int] | None = None, rows: slice | None = None
+) -> np.ndarray:
     """A bit for each of the 2**n corners of every neighbourhood, one neighbourhood wider than the mask on each axis.
 
     Bits are packed axis by axis, last axis first, so that the corner `(1, ..., 1)` has the highest bit. Only
@@ -144,12 +201,14 @@ def neighbour_codes(mask: np.ndarray, axes: Sequence[int] | None = None, rows: s
     """
     axes = tuple(range(mask.ndim)) if axes is None else tuple(axes)
     padding = [(1, 1) if axis in axes else (0, 0) for axis in range(mask.ndim)]
-    if rows is not None and 0 in axes:
+    if rows is None:
+        wanted = slice(None)
+    elif 0 in axes:
         padding[0] = (int(rows.start == 0), int(rows.stop > mask.shape[0]))
-        mask = mask[max(rows.start - 1, 0) : rows.stop]
-    elif rows is not None:
-        mask = mask[rows]
-    codes = np.pad(mask.view(np.uint8), padding)
+        wanted = slice(max(rows.start - 1, 0), rows.stop)
+    else:
+        wanted = rows
+    codes = np.pad(mask[wanted].view(np.uint8), padding)
     for used, axis in enumerate(reversed(axes)):
         lower, upper = ((slice(None),) * axis + (ends,) for ends in (slice(None, -1), slice(1, None)))
         codes = codes[lower] | (codes[upper] << 2**used)
@@ -213,19 +272,14 @@ def _corners(code: int, ndim: int) -> np.ndarray:
     return corners
 
 
-def _box(a: np.ndarray, b: np.ndarray) -> tuple[slice, ...]:
-    """The smallest box that holds the masks, with one more voxel on each side where the image has one."""
-    box = []
-    for axis in range(a.ndim):
-        others = tuple(other for other in range(a.ndim) if other != axis)
-        used = np.flatnonzero(a.any(axis=others) | b.any(axis=others))
-        box.append(slice(max(used[0] - 1, 0), used[-1] + 2))
-    return tuple(box)
-
-
 def _weighted_percentile(distances: np.ndarray, weights: np.ndarray, percent: float) -> float:
-    """The smallest distance up to which at least `percent` of the weight lies."""
+    """The smallest distance up to which at least `percent` of the weight lies; in good results most are 0."""
+    total, apart = np.sum(weights), distances > 0
+    matched = np.sum(weights[~apart])
+    distances, weights = distances[apart], weights[apart]
+    if not len(distances) or matched / total >= percent / 100:
+        return 0.0
     order = np.lexsort((weights, distances))
-    share = np.cumsum(weights[order]) / np.sum(weights)
+    share = (matched + np.cumsum(weights[order])) / total
     reached = int(np.searchsorted(share, percent / 100))
     return float(distances[order[min(reached, len(order) - 1)]])

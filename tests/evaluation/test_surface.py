@@ -204,6 +204,22 @@ def test_slabs_are_seamless(monkeypatch):
             assert (one == two).all()
 
 
+def test_large_surfaces_are_measured_row_by_row(monkeypatch):
+    """A tree around every piece finds what one tree of all finds, also where the other surface is many rows away."""
+    rng = np.random.default_rng(3)
+    a, b = blob(rng, (60, 20, 20), 2), blob(rng, (60, 20, 20), 2)
+    b[:45] = False
+    for masks in ((a, b), (b, a)):
+        whole = surface_distances(*masks, (0.7, 1, 2))
+        with monkeypatch.context() as patch:
+            patch.setattr("nnunet_labelset.evaluation.surface.WHOLE", 0)
+            patch.setattr("nnunet_labelset.evaluation.surface.PIECE", 50)
+            pieces = surface_distances(*masks, (0.7, 1, 2))
+        for one, two in zip(whole.distances, pieces.distances, strict=True):
+            assert (one == two).all()
+            assert one.max() > 8 * 0.7 or one is whole.distances[1]
+
+
 @pytest.fixture
 def surface_distance(monkeypatch):
     """The package, given back the NumPy and SciPy names that its last release still uses."""
