@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
@@ -23,6 +25,8 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "*": "{*}",
 }
 WIDE = 12  # more leaves than this stand in rows, not in columns
+PAGE = 120  # characters that stand side by side on a page, in the smallest print
+SHRINK = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"  # what is wider than the page
 PAIR_NOTE = (
     "Every pair of methods: p, marked if the first method is better (*) or worse (†) than the second; "
     f"r; n pairs. {EFFECT_NOTE}"
@@ -53,7 +57,8 @@ def _markdown_text(text: str) -> str:
 
 def _latex_text(text: str) -> str:
     printable = "".join(character if character.isprintable() else " " for character in text)
-    return "".join(LATEX_SPECIAL.get(character, character) for character in " ".join(printable.split()))
+    whole = unicodedata.normalize("NFC", " ".join(printable.split()))  # pdfLaTeX knows letters with accents, no accents
+    return "".join(LATEX_SPECIAL.get(character, character) for character in whole)
 
 
 MARKDOWN = _Markup(_markdown_text, "**{}**", "\\*", "†", "{}")
@@ -69,16 +74,35 @@ class _Table:
     rows: Sequence[Sequence[str]]
 
     def turned(self) -> _Table:
-        """Leaves in rows; the first columns, method and metric, become the head."""
+        """Leaves in rows; the first columns, method and metric, become the head: one below the other."""
         names = 2 if self.head[1] == "Metric" else 1
         head, last = [""], ""
         for row in self.rows:
             last = row[0] or last
-            head.append(" ".join([last, *row[1:names]]))
+            lines = [*last.replace(" vs. ", " vs.\n").split("\n"), *row[1:names]]  # no name has a line break
+            head.append(r"\shortstack{" + r"\\".join(lines) + "}")
         columns = zip(*(row[names:] for row in self.rows), strict=True)
         return _Table(
             self.notes, head, [[leaf, *cells] for leaf, cells in zip(self.head[names:], columns, strict=True)]
         )
+
+    def pages(self) -> Iterator[_Table]:
+        """As many columns at once as a page is wide; the first one, the leaves, on each."""
+        widths = [max(map(_printed_width, column)) + 3 for column in zip(self.head, *self.rows, strict=True)]
+        start, notes = 1, self.notes
+        while start < len(widths):
+            stop = start + 1
+            while stop < len(widths) and widths[0] + sum(widths[start : stop + 1]) <= PAGE:
+                stop += 1
+            rows = [[row[0], *row[start:stop]] for row in self.rows]
+            yield _Table(notes, [self.head[0], *self.head[start:stop]], rows)
+            start, notes = stop, ["(continued)"]
+
+
+def _printed_width(cell: str) -> int:
+    """Characters of the longest line, without commands and braces."""
+    lines = cell.removeprefix(r"\shortstack").split(r"\\")
+    return max(len(re.sub(r"\\[a-z]+|[{}$^\\]", "", line)) for line in lines)
 
 
 def spoken(leaf: str) -> str:
@@ -173,31 +197,39 @@ def markdown_tables(found: Comparison) -> str:
 
 
 def latex_tables(found: Comparison) -> str:
-    """Many leaves become a table of several pages, because no page is wide enough."""
+    """Many leaves become tables of several pages, as many methods in each as a page is wide."""
     parts = []
     for table in _tables(found, LATEX):
-        caption = " ".join(_latex_text(line).replace("{*}", "$^{*}$") for line in table.notes)
-        if long := len(found.structures) > WIDE and len(table.head) > len(found.structures):
-            table = table.turned()
-        columns = "l" * (1 if long else 2) + "c" * (len(table.head) - (1 if long else 2))
+        if len(found.structures) > WIDE and len(table.head) > len(found.structures):
+            parts += [_long_table(page) for page in table.turned().pages()]
+            continue
         body: list[str] = []
         for row in table.rows:
-            if row[0] and body and not long:
+            if row[0] and body:
                 body.append(r"\midrule")
-            body.append(" & ".join(row) + r" \\")
-        head = [r"\toprule", " & ".join(table.head) + r" \\", r"\midrule"]
-        if long:
-            lines = [r"{\tiny", rf"\begin{{longtable}}{{{columns}}}", rf"\caption{{{caption}}}\\", *head, r"\endhead"]
-            lines += [*body, r"\bottomrule", r"\end{longtable}}"]
-        else:
-            lines = [r"\begin{table}[tb]", rf"\caption{{{caption}}}", r"\resizebox{\textwidth}{!}{%"]
-            lines += [
-                rf"\begin{{tabular}}{{{columns}}}",
-                *head,
-                *body,
-                r"\bottomrule",
-                r"\end{tabular}}",
-                r"\end{table}",
-            ]
-        parts.append("\n".join(lines))
+            body.append(_latex_row(row))
+        names = 2 if table.head[1] == "Metric" else 1
+        columns = "l" * names + "c" * (len(table.head) - names)
+        head = [r"\begin{table}[tb]", rf"\caption{{{_caption(table)}}}", SHRINK]
+        head += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(table.head), r"\midrule"]
+        parts.append("\n".join([*head, *body, r"\bottomrule", r"\end{tabular}}", r"\end{table}"]))
+    text = "\n\n".join(parts)
+    if any(character > "\u017f" for character in text):
+        parts.insert(
+            0, "% has characters that pdfLaTeX does not know: use XeLaTeX or LuaLaTeX with a font that has them"
+        )
     return "% needs \\usepackage{booktabs,graphicx,longtable}\n" + "\n\n".join(parts) + "\n"
+
+
+def _long_table(table: _Table) -> str:
+    head = [r"{\tiny\setlength{\tabcolsep}{3pt}", rf"\begin{{longtable}}{{l{'c' * (len(table.head) - 1)}}}"]
+    head += [rf"\caption{{{_caption(table)}}}\\", r"\toprule", _latex_row(table.head), r"\midrule", r"\endhead"]
+    return "\n".join([*head, *map(_latex_row, table.rows), r"\bottomrule", r"\end{longtable}}"])
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _caption(table: _Table) -> str:
+    return " ".join(_latex_text(line).replace("{*}", "$^{*}$") for line in table.notes)
