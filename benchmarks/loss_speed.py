@@ -1,13 +1,15 @@
 """Time and peak memory of every loss, beside softmax alone and nnU-Net's Dice + cross entropy, in one run.
 
     python benchmarks/loss_speed.py                         # 2x9x96x96x96, float32, all losses
+    python benchmarks/loss_speed.py --threads 1 2 --busy 2  # with 1 and 2 threads, alone and beside two busy processes
     python benchmarks/loss_speed.py --label-sets 50 --json result.json
     python benchmarks/loss_speed.py --reference ~/label-set-loss-functions
 
-All losses take turns, so that a busy machine slows all of them; the ratio is the median of the ratios to nnU-Net's loss
-with ignore label in the same turn. Memory is the peak of what PyTorch allocates during forward and backward, beyond the
-logits and the target, the gradient of the logits included: on the CPU from the allocations that torch.profiler records
-(the same in every run, blind to what the C library keeps), on CUDA from torch.cuda.max_memory_allocated.
+All losses take turns, so that a busy machine slows all of them; a ratio is the median of the ratios in the same turn,
+to softmax alone (forward and backward of its sum) and to nnU-Net's loss with ignore label. Memory is the peak of what
+PyTorch allocates during forward and backward, beyond the logits and the target, the gradient of the logits included: on
+the CPU with one thread, from the allocations that torch.profiler records (the same in every run, blind to what the C
+library keeps, and to other threads: each adds its chunk), on CUDA from torch.cuda.max_memory_allocated.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +37,8 @@ from torch import Tensor
 from nnunet_labelset import losses
 from nnunet_labelset.losses.label_sets import LabelSets
 
-BASE = "nnU-Net Dice+CE, ignore label"
+BASE, SOFTMAX = "nnU-Net Dice+CE, ignore label", "softmax alone"
+SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(100000))"  # until its parent is gone
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -87,7 +92,7 @@ def peer_losses(leaves: int) -> dict[str, Loss]:
         return loss
 
     return {
-        "softmax alone": lambda logits, target: logits.softmax(1).sum(),
+        SOFTMAX: lambda logits, target: logits.softmax(1).sum(),
         BASE: nnunet(True),
         "nnU-Net Dice+CE": nnunet(False),
     }
@@ -119,43 +124,67 @@ def seconds(loss: Loss, logits: Tensor, target: Tensor) -> float:
     return time.perf_counter() - start
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, object]]:
+@contextmanager
+def busy_processes(number: int) -> Iterator[None]:
+    """Processes that do nothing but keep a core busy each."""
+    command = [sys.executable, "-c", SPIN, str(os.getpid())]
+    processes = [subprocess.Popen(command) for _ in range(number)]
+    try:
+        time.sleep(1 if number else 0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def prepare(args: argparse.Namespace) -> dict[str, tuple[Loss, Tensor, Tensor]]:
+    """Every loss with its logits and target."""
     supersets = make_supersets(args.leaves, args.label_sets)
     label_sets = LabelSets.from_superset_map(args.leaves, dict(enumerate(supersets, args.leaves)))
     target = make_target(args, label_sets).to(args.device)
     generator = torch.Generator().manual_seed(2)
     logits = 2 * torch.randn(args.batch, args.leaves, *args.shape, generator=generator)
     logits = logits.to(args.device, getattr(torch, args.dtype)).requires_grad_()
-    candidates: dict[str, tuple[Loss, Tensor]] = {}
+    candidates: dict[str, tuple[Loss, Tensor, Tensor]] = {}
     for name, loss in peer_losses(args.leaves).items():
-        candidates[name] = (loss, target.clamp_max(args.leaves) if name == BASE else target % args.leaves)
-    candidates |= {name: (loss, target) for name, loss in our_losses(label_sets).items()}
+        candidates[name] = (loss, logits, target.clamp_max(args.leaves) if name == BASE else target % args.leaves)
+    found = our_losses(label_sets)
     if args.reference:
-        authors = reference_losses(args.reference, args.leaves, supersets)
-        candidates |= {name: (loss, target) for name, loss in authors.items()}
+        found |= reference_losses(args.reference, args.leaves, supersets)
+    return candidates | {name: (loss, logits, target) for name, loss in found.items()}
+
+
+def measure(args: argparse.Namespace, candidates: dict[str, tuple[Loss, Tensor, Tensor]]) -> dict[str, dict]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(args.warm_up + args.repeats):
-        for name, (loss, indices) in candidates.items():
+        for name, (loss, logits, indices) in candidates.items():
             taken = seconds(loss, logits, indices)
             if turn >= args.warm_up:
                 times[name].append(taken)
-    rows = []
-    for name, (loss, indices) in candidates.items():
-        ratios = [mine / base for mine, base in zip(times[name], times[BASE], strict=True)]
-        rows.append(
-            {
-                "loss": name,
-                "median_s": statistics.median(times[name]),
-                "min_s": min(times[name]),
-                "max_s": max(times[name]),
-                "ratio": statistics.median(ratios),
-                "ratio_min": min(ratios),
-                "ratio_max": max(ratios),
-                "memory_per_logits": peak_bytes(partial(run_once, loss, logits, indices), logits.is_cuda)
-                / logits.nbytes,
-            }
-        )
+    rows = {}
+    for name, mine in times.items():
+        row = {"median_s": statistics.median(mine), "min_s": min(mine), "max_s": max(mine)}
+        for peer, base in (("softmax", SOFTMAX), ("nnunet", BASE)):
+            ratios = [one / other for one, other in zip(mine, times[base], strict=True)]
+            row |= {f"of_{peer}": statistics.median(ratios), f"of_{peer}_min": min(ratios)}
+            row[f"of_{peer}_max"] = max(ratios)
+        rows[name] = row
     return rows
+
+
+def print_rows(title: str, rows: dict[str, dict], memory: dict[str, float], quiet: dict[str, dict] | None) -> None:
+    last = "of nnU-Net, by that of the quiet run" if quiet else "memory / logits"
+    print(
+        f"\n{title}\n\n| {'loss':<30} | seconds (min-max)    | of softmax (min-max) | of nnU-Net (min-max) | {last} |"
+    )
+    print(f"|{'-' * 32}|{'-' * 22}|{'-' * 22}|{'-' * 22}|{'-' * (len(last) + 2)}|")
+    for name, row in rows.items():
+        cells = [f"{row['median_s']:.3f} ({row['min_s']:.3f}-{row['max_s']:.3f})"]
+        for peer in ("softmax", "nnunet"):
+            cells.append(f"{row[f'of_{peer}']:.2f} ({row[f'of_{peer}_min']:.2f}-{row[f'of_{peer}_max']:.2f})")
+        cells.append(f"{row['of_nnunet'] / quiet[name]['of_nnunet'] if quiet else memory[name]:.2f}")
+        print(f"| {name:<30} | " + " | ".join(f"{cell:<20}" for cell in cells) + " |", flush=True)
 
 
 def main() -> None:
@@ -166,6 +195,8 @@ def main() -> None:
     parser.add_argument(
         "--label-sets", type=int, default=1, help="number of larger label-sets (default: 1, full ignore)"
     )
+    parser.add_argument("--threads", type=int, nargs="+", help="numbers of threads, one after the other")
+    parser.add_argument("--busy", type=int, default=0, help="measure beside so many busy processes too")
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16", "float64"], default="float32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
@@ -173,29 +204,39 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, help="checkout of the authors' package, to measure it too")
     parser.add_argument("--json", type=Path, help="write the result here too")
     args = parser.parse_args()
-    load = os.getloadavg()[0]
-    rows = measure(args)
-    settings = {key: value for key, value in vars(args).items() if key not in ("json", "reference")}
     machine = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "nnunetv2": version("nnunetv2"),
         "nnunet_labelset": version("nnunet_labelset"),
-        "threads": torch.get_num_threads(),
         "processor": platform.processor() or platform.machine(),
-        "load_before": round(load, 2),
+        "cores": os.cpu_count(),
+        "load_before": round(os.getloadavg()[0], 2),
     }
     size = "x".join(map(str, (args.batch, args.leaves, *args.shape)))
-    print(f"\n{size} {args.dtype} on {args.device}, {args.label_sets} larger label-set(s), {args.repeats} turns")
-    print(", ".join(f"{key} {value}" for key, value in machine.items()) + "\n")
-    print(f"| {'loss':<38} | seconds (min-max)     | of nnU-Net (min-max) | memory / logits |")
-    print(f"|{'-' * 40}|{'-' * 23}|{'-' * 22}|{'-' * 17}|")
-    for row in rows:
-        span = f"{row['median_s']:.3f} ({row['min_s']:.3f}-{row['max_s']:.3f})"
-        ratio = f"{row['ratio']:.2f} ({row['ratio_min']:.2f}-{row['ratio_max']:.2f})"
-        print(f"| {row['loss']:<38} | {span:<21} | {ratio:<20} | {row['memory_per_logits']:<15.2f} |")
+    print(f"{size} {args.dtype} on {args.device}, {args.label_sets} larger label-set(s), {args.repeats} turns")
+    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    candidates, results, memory = prepare(args), [], {}
+    all_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for name, (loss, logits, indices) in candidates.items():
+        run_once(loss, logits, indices)  # tables are made once
+        peak = peak_bytes(partial(run_once, loss, logits, indices), logits.is_cuda)
+        memory[name] = peak / logits.nbytes
+    for threads in args.threads or [all_threads]:
+        torch.set_num_threads(threads)
+        quiet: dict[str, dict] = {}
+        for busy in (0, args.busy) if args.busy else (0,):
+            with busy_processes(busy):
+                rows = measure(args, candidates)
+            title = f"{threads} thread(s)" + (f", beside {busy} busy processes" if busy else "")
+            print_rows(title, rows, memory, quiet if busy else None)
+            quiet = quiet or rows
+            results.append({"threads": threads, "busy": busy, "losses": rows})
     if args.json:
-        args.json.write_text(json.dumps({"settings": settings, "versions": machine, "results": rows}, indent=2) + "\n")
+        settings = {key: value for key, value in vars(args).items() if key not in ("json", "reference")}
+        found = {"settings": settings, "versions": machine, "memory_per_logits": memory, "results": results}
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
