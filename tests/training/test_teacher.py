@@ -143,9 +143,9 @@ def test_the_old_model_teaches_from_the_first_step(
     for step in range(2):
         trainer.train_step(batch(step, ["full_0", "part_0"], values=4))
     example = batch(0, ["part_0", "part_1"], values=5)
-    trainer.training_state["new_labels"] = []
-    assert open_voxels(trainer, example) == 0  # of two leaves, one is likelier
-    trainer.training_state["new_labels"] = ["dot"]
+    assert trainer.current_epoch == 0
+    trainer.old_model_threshold = 0.0
+    assert open_voxels(trainer, example) == 0
     trainer.save_checkpoint(str(tmp_path / "checkpoint.pth"))
     second = make(in_process, TRAINERS[name], fold="all")
     second.load_checkpoint(str(tmp_path / "checkpoint.pth"))
