@@ -66,11 +66,10 @@ def map_parallel(
         raise
     finally:
         try:
-            for future in futures:
-                future.cancel()
             if interrupted:
                 print("interrupted: finishing the cases at work; again to stop at once", file=sys.stderr, flush=True)
-            executor.shutdown(wait=True)
+            # Not `future.cancel()`: the thread of the executor would stumble over it when the workers are killed.
+            executor.shutdown(wait=True, cancel_futures=True)
         except KeyboardInterrupt:
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()  # files are written whole or not at all

@@ -42,7 +42,7 @@ class RunningDice(LabelSetLoss):
         """The terms of the batch plus those of earlier steps; in validation the batch alone counts."""
         now = torch.cat([*terms])  # (3, C)
         if not now.requires_grad:
-            return terms
+            return self._with_tail(terms)
         with torch.no_grad():
             total = torch.cat([now, torch.ones_like(now[:1])])
             if self._scale in self.running:

@@ -212,8 +212,8 @@ def test_a_case_list_renames(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"channel_names": 3}, "expected 'channel_names'"),
-        ({"channel_names": {"x": "CT"}}, "expected 'channel_names'"),
+        ({"channel_names": 3}, "Expected 'channel_names'"),
+        ({"channel_names": {"x": "CT"}}, "Expected 'channel_names'"),
         ({"dataset": [1]}, "Expected 'dataset' in dataset.json to be an object"),
         ({"dataset": {"c": {"images": 3, "label": "x"}}}, "dataset.c: expected 'images' (a list of files)"),
         ({"labels": {"0": "background", "1": "liver"}}, "nnUNetv2_convert_MSD_dataset -i"),
