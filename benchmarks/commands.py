@@ -1,4 +1,4 @@
-"""nnU-Net's own commands in a folder of their own, runs side by side, and paired differences of their scores."""
+"""nnU-Net's own commands in a folder of their own, and runs side by side."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-
-from benchmarks.accuracy.tables import interval
 
 
 class Commands:
@@ -68,19 +64,3 @@ def side_by_side(together: int, runs: Sequence[Callable[[], Any]]) -> None:
                 one.result()
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def difference(first: np.ndarray, second: np.ndarray) -> str:
-    """Of scores `(seeds, cases)`: the mean of `first - second` and its 95 % interval; wins and losses alike."""
-    seeds = min(len(first), len(second))
-    paired = first[:seeds] - second[:seeds]
-    low, high = interval(paired)
-    return f"{np.nanmean(paired):+.1f} [{low:+.1f}, {high:+.1f}]"
-
-
-def row(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def head(*cells: object) -> list[str]:
-    return [row(*cells), "|---|" + "---:|" * (len(cells) - 1)]

@@ -1,26 +1,36 @@
-"""Dice and HD95 of 8 leaves on one fetal-brain-sized volume: surface-distance and MONAI against all metrics of ours.
+"""Dice and HD95 of 8 leaves on fetal-brain-sized volumes: surface-distance and MONAI against all metrics of ours.
 
     pip install surface-distance monai
     python benchmarks/evaluate_speed.py --json evaluate_speed.json
+    python benchmarks/evaluate_speed.py --files 15 --processes 2     # from files to scores, nnU-Net's Dice too
     python benchmarks/evaluate_speed.py --memory
 
-All work on arrays in memory, on one thread. MONAI defines HD95 without area weights, so only its Dice is compared.
+Without `--files` all work on arrays of one volume in memory, on one thread. MONAI defines HD95 without area weights, so
+only its Dice is compared.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import scipy.ndimage
+import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.evaluation.scores import Pair, Structure, score_arrays, score_pair
 
@@ -96,12 +106,71 @@ def monai(reference: np.ndarray, prediction: np.ndarray, spacing: tuple[float, .
     return {"dice": dice, "hd95": hd95}
 
 
+def from_files(method: Callable[..., Scores], paths: tuple[str, str]) -> Scores:
+    restore_names()
+    images = [sitk.ReadImage(path) for path in paths]
+    return method(*map(sitk.GetArrayFromImage, images), images[0].GetSpacing()[::-1])
+
+
+def end_to_end(files: int, processes: int, repeats: int, spacing: tuple[float, ...]) -> dict[str, list[float]]:
+    """Seconds from two folders to the scores; the methods take turns."""
+    from nnunetv2.evaluation.evaluate_predictions import compute_metrics_on_folder
+    from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
+
+    from nnunet_labelset.cli import main as cli
+
+    with tempfile.TemporaryDirectory() as root:
+        pairs = []
+        for case in range(files):
+            pairs.append((f"{root}/labelsTr/case_{case:02d}.nii.gz", f"{root}/predictions/case_{case:02d}.nii.gz"))
+            for path, array in zip(pairs[-1], volumes(case), strict=True):
+                Path(path).parent.mkdir(exist_ok=True)
+                image = sitk.GetImageFromArray(array)
+                image.SetSpacing(spacing[::-1])
+                sitk.WriteImage(image, path, useCompression=True)
+        leaves = {"background": 0, **{f"leaf_{value}": value for value in range(1, LEAVES + 1)}}
+        cases = {f"case_{case:02d}": "full" for case in range(files)}
+        block = {"version": 1, "protocols": {"full": {}}, "cases": cases}
+        dataset = {"channel_names": {"0": "T2"}, "labels": leaves, "numTraining": files, "file_ending": ".nii.gz"}
+        Path(root, "dataset.json").write_text(json.dumps({**dataset, "label_sets": block}))
+        folders = f"{root}/labelsTr", f"{root}/predictions"
+
+        def evaluate(*options: str) -> None:
+            out = tempfile.mkdtemp(dir=root)  # nothing is kept from an earlier turn
+            with contextlib.redirect_stdout(io.StringIO()):
+                if cli(["evaluate", *folders, "-o", out, "-np", str(processes), *options]):
+                    raise SystemExit("evaluate failed")
+
+        def package(method: Callable[..., Scores]) -> None:
+            with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+                list(pool.map(partial(from_files, method), pairs))
+
+        def nnunet() -> None:
+            reader, values = SimpleITKIO(), list(range(1, LEAVES + 1))
+            compute_metrics_on_folder(*folders, f"{root}/s.json", reader, ".nii.gz", values, num_processes=processes)
+
+        methods: dict[str, Callable[[], None]] = {
+            "ours, all metrics": evaluate,
+            "surface-distance": partial(package, surface_distance),
+            "monai": partial(package, monai),
+            "ours, counts alone": partial(evaluate, "--no_hd95"),
+            "nnU-Net (counts)": nnunet,
+        }
+        return measure(methods, repeats, ())
+
+
+def print_end_to_end(args: argparse.Namespace) -> None:
+    seconds = end_to_end(args.files, args.processes, args.repeats, tuple(args.spacing))
+    print(f"{args.files} volumes of {'x'.join(map(str, SHAPE))}, {args.processes} processes, {args.repeats} repeats")
+    for name, values in seconds.items():
+        peer = "ours, counts alone" if "counts" in name else "ours, all metrics"
+        ratio = statistics.median(np.divide(values, seconds[peer]))
+        print(f"{name:20}{statistics.median(values):8.2f} s ({min(values):.2f}-{max(values):.2f}){ratio:8.2f} x ours")
+
+
 def print_memory() -> None:
     """The largest memory of one worker that scores a CT of 512 x 512 x 300 from files, all metrics."""
     import resource
-    import tempfile
-
-    import SimpleITK as sitk  # noqa: N813
 
     with tempfile.TemporaryDirectory() as folder:
         # A child writes the files, because what it needs for them is not what we want to know.
@@ -151,10 +220,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--spacing", type=float, nargs=3, default=(0.8, 0.8, 0.8))
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--files", type=int, metavar="N", help="from N pairs of files to the scores")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="of --files")
     parser.add_argument("--memory", action="store_true", help="only the memory of one worker on a large volume")
     args = parser.parse_args()
     if args.memory:
         print_memory()
+        return
+    if args.files:
+        print_end_to_end(args)
         return
     packages = ["nnunet_labelset", "surface-distance", "monai", "edt", "numpy", "scipy", "torch"]
     versions = {name: installed(name) for name in packages}

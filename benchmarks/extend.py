@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks.accuracy.prepare import cut_down, write
 from benchmarks.accuracy.studies import BACKGROUND, ORGANS, STUDIES, Case
-from benchmarks.accuracy.tables import collect, scores
-from benchmarks.commands import Commands, difference, head, row, side_by_side
+from benchmarks.accuracy.tables import collect, difference, head, row, scores
+from benchmarks.commands import Commands, side_by_side
 from nnunet_labelset.io.files import write_json
 
 NEW = "Larynx"

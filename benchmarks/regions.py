@@ -26,9 +26,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
 from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS, cut_down, set_environment, write
 from benchmarks.accuracy.studies import Study
-from benchmarks.accuracy.tables import collect, scores
+from benchmarks.accuracy.tables import collect, difference, head, row, scores
 from benchmarks.accuracy.training import run
-from benchmarks.commands import difference, head, row
 from nnunet_labelset.cli import main as nnunet_labelset
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.study.phantom.shapes import ellipsoid, smooth_noise

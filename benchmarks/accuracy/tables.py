@@ -44,6 +44,22 @@ def interval(difference: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def difference(first: np.ndarray, second: np.ndarray) -> str:
+    """Of scores `(seeds, cases)`: the mean of `first - second` and its 95 % interval; wins and losses alike."""
+    seeds = min(len(first), len(second))
+    paired = first[:seeds] - second[:seeds]
+    low, high = interval(paired)
+    return f"{np.nanmean(paired):+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def head(*cells: object) -> list[str]:
+    return [row(*cells), "|---|" + "---:|" * (len(cells) - 1)]
+
+
 def markdown(study: str, results: dict[str, Any], groups: dict[str, str], metrics: dict[str, float]) -> str:
     """A table for every number of steps and metric; `metrics` has the factor that turns a score into what is shown."""
     parts = [f"# {study}\n"]
@@ -62,8 +78,7 @@ def _table(methods: dict[str, Any], groups: dict[str, str], metric: str, factor:
     means = {name: np.nanmean(values, 2) for name, values in found.items()}  # (seeds, cases)
     ranking = sorted(means, key=lambda name: -np.nanmean(means[name]))
     reference = REFERENCE if REFERENCE in means else ranking[0]
-    heads = ["method", "by seed", *names, *leaves, f"minus '{reference}' [95 %]"]
-    lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
+    lines = head("method", "by seed", *names, *leaves, f"minus '{reference}' [95 %]")
     for name in ranking:
         by_group = [np.nanmean(means[name][:, [groups[case] == group for case in cases]]) for group in names]
         by_leaf = [np.nanmean(found[name][:, :, i]) for i in range(len(leaves))]
@@ -71,12 +86,10 @@ def _table(methods: dict[str, Any], groups: dict[str, str], metric: str, factor:
         others = dict(zip(sorted(methods[reference]), means[reference], strict=True))
         text, common = "", sorted(set(seeds) & set(others))
         if common and name != reference:
-            difference = np.array([seeds[seed] - others[seed] for seed in common])
-            low, high = interval(difference)
-            text = f"{np.nanmean(difference):+.1f} [{low:+.1f}, {high:+.1f}]"
+            text = difference(np.array([seeds[s] for s in common]), np.array([others[s] for s in common]))
         by_seed = ", ".join(f"{np.nanmean(seeds[seed]):.1f}" if seed in seeds else "-" for seed in _all_seeds(methods))
         numbers = [f"{value:.1f}" for value in (*by_group, *by_leaf)]
-        lines.append("| " + " | ".join([name, by_seed, *numbers, text]) + " |")
+        lines.append(row(name, by_seed, *numbers, text))
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.ndimage import find_objects
+import scipy
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
@@ -182,7 +182,7 @@ def _labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray:
 def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] | None]:
     """The box of every value, None where it does not occur; the whole image for value 0, which is not searched."""
     whole = tuple(slice(0, size) for size in array.shape)
-    return [whole, *find_objects(array, max_label=num_values - 1)]
+    return [whole, *scipy.ndimage.find_objects(array, max_label=num_values - 1)]
 
 
 def _masks(

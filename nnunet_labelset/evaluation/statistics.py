@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, ndtri
-from scipy.stats import rankdata, studentized_range, wilcoxon
+import scipy  # loads its rooms when they are used: workers that score a case need no statistics
 
 RESAMPLES, SEED = 10_000, 20_210
 EXACT = 1000  # differing pairs, which take a second; the approximation is good long before
@@ -57,10 +56,10 @@ def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
     away = away / (scale := float(np.abs(away).max()))
     # (RESAMPLES,); 0 is the mean itself, which few values hit so often that rounding must not decide about its side.
     drawn = np.round(_resamples(n) @ away.astype(np.float32), 5)
-    bias = ndtri((np.mean(drawn < 0) + np.mean(drawn <= 0)) / 2)
+    bias = scipy.special.ndtri((np.mean(drawn < 0) + np.mean(drawn <= 0)) / 2)
     skew = (away**3).sum() / (6 * (away**2).sum() ** 1.5)  # of the jackknife, whose means differ by -away / (n - 1)
-    ends = [bias + ndtri(tail) for tail in (0.025, 0.975)]
-    low, high = np.quantile(drawn, [ndtr(bias + end / (1 - skew * end)) for end in ends])
+    ends = [bias + scipy.special.ndtri(tail) for tail in (0.025, 0.975)]
+    low, high = np.quantile(drawn, [scipy.special.ndtr(bias + end / (1 - skew * end)) for end in ends])
     return mean + scale * float(low), mean + scale * float(high)
 
 
@@ -102,8 +101,8 @@ def paired_test(a: Sequence[float | None], b: Sequence[float | None]) -> PairedT
     if not len(used):
         middle = 0.0 if zero else None
         return PairedTest(len(pairs), zero, middle, low, high, middle, None, None, None)
-    ranks = rankdata(np.abs(used))
-    statistic, p = _exact_test(ranks, used > 0) if len(used) <= EXACT else wilcoxon(used)
+    ranks = scipy.stats.rankdata(np.abs(used))
+    statistic, p = _exact_test(ranks, used > 0) if len(used) <= EXACT else scipy.stats.wilcoxon(used)
     return PairedTest(
         len(pairs),
         zero,
@@ -152,7 +151,9 @@ def mean_ranks(scores: Sequence[Sequence[Sequence[float]]], higher_is_better: bo
     if not scores:
         return []
     sign = -1 if higher_is_better else 1
-    ranks = np.array([rankdata(sign * np.round(of_case, 9), axis=1).mean(axis=0) for of_case in scores])  # (cases, M)
+    ranks = np.array(
+        [scipy.stats.rankdata(sign * np.round(of_case, 9), axis=1).mean(axis=0) for of_case in scores]
+    )  # (cases, M)
     n = len(ranks)
     drawn = _resamples(n) @ ranks  # (RESAMPLES, M)
     first = np.isclose(drawn, drawn.min(axis=1, keepdims=True), rtol=0, atol=1e-6)
@@ -162,5 +163,5 @@ def mean_ranks(scores: Sequence[Sequence[Sequence[float]]], higher_is_better: bo
 
 def critical_difference(methods: int, cases: int, alpha: float) -> float:
     """Mean ranks that differ by less are not significantly different (Nemenyi)."""
-    quantile = float(studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
+    quantile = float(scipy.stats.studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
     return quantile * math.sqrt(methods * (methods + 1) / (6 * cases))

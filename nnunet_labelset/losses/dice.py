@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+EPSILON = 1e-5  # so that the Dice of nothing is 0
+
 
 class DiceTables(NamedTuple):
     """What a Dice-type loss counts: the weight of a voxel with set index k in the sums of leaf c, each table `(K, C)`.
@@ -38,6 +40,14 @@ class DiceTerms(NamedTuple):
     intersection: Tensor
     reference: Tensor
     prediction: Tensor
+
+    def dice(self) -> Tensor:
+        """Of every sample and leaf.
+
+        >>> DiceTerms(torch.tensor([[1.0]]), torch.tensor([[1.0]]), torch.tensor([[3.0]])).dice()
+        tensor([[0.5000]])
+        """
+        return 2 * (self.intersection / (self.reference + EPSILON + self.prediction))
 
 
 # From membership, float (K, C) with the singletons in rows 0..C-1, and `alpha`, the power in the denominator.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.dice import (
+    EPSILON,
     DiceFunction,
     DiceTerms,
     leaf_dice,
@@ -46,8 +47,6 @@ __all__ = [
     "mean_dice_loss",
     "soft_target_dice_loss",
 ]
-
-EPSILON = 1e-5
 
 
 def leaf_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any) -> Tensor:
@@ -191,7 +190,7 @@ def _dice_loss(
         terms = combine(terms)
     if not include_background:
         terms = DiceTerms(*(term[:, 1:] for term in terms))
-    return 1 - 2 * (terms.intersection / (terms.reference + EPSILON + terms.prediction)).mean()
+    return 1 - terms.dice().mean()
 
 
 def _check(logits: Tensor, target: Tensor, tables: Tables) -> None:

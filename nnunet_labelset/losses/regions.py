@@ -17,8 +17,6 @@ from nnunet_labelset.losses.dice import DiceTerms
 from nnunet_labelset.losses.label_sets import as_integers, require
 from nnunet_labelset.losses.modules import LabelSetLoss, SoftTargetDiceLoss, _sum_over_ranks
 
-EPSILON = 1e-5
-
 
 class Sides(NamedTuple):
     """Bool `(K, R)` each: the label-sets that are in a region, and those that are in or out."""
@@ -117,7 +115,7 @@ class RegionLoss(nn.Module):
         if self.batch_dice:
             terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
             terms = _sum_over_ranks(terms) if self.ddp else terms
-        return 1 - (2 * terms.intersection / (terms.reference + terms.prediction + EPSILON)).mean()
+        return 1 - terms.dice().mean()
 
     def _entropy(self, logits: Tensor, inside: Tensor, known: Tensor) -> Tensor:
         entropy = F.binary_cross_entropy_with_logits(logits, inside.to(logits.dtype), reduction="none")

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from nnunet_labelset.losses import LabelSetLoss, LeafDiceCELoss, LeafDiceLoss
 from nnunet_labelset.losses.dice import DiceTerms
-from nnunet_labelset.losses.functional import EPSILON
 
 SMALLEST = 1e-30  # of a Dice whose logarithm is taken
 
@@ -57,7 +56,7 @@ class RunningDice(LabelSetLoss):
         """Terms whose quotient is the Dice, or its logarithm where a leaf is hardly found."""
         if not self.tail:
             return terms
-        dice = 2 * terms.intersection / (terms.reference + terms.prediction + EPSILON)
+        dice = terms.dice()
         low = dice.clamp(SMALLEST, self.tail) / self.tail  # a leaf that nobody annotates has no logarithm
         dice = torch.where(dice > self.tail, dice, self.tail * (1 + low.log()))
         return DiceTerms(dice / 2, torch.ones_like(dice), torch.zeros_like(dice))

@@ -53,6 +53,20 @@ def annotate(labels: np.ndarray, protocol: str) -> np.ndarray:
     return np.array(table, np.uint8)[labels]
 
 
+def write_dataset_json(
+    folder: Path, labels: dict[str, int], protocols: dict[str, Any], cases: dict[str, str], /, **changes: Any
+) -> None:
+    dataset = {
+        "channel_names": {"0": "T2"},
+        "labels": labels,
+        "numTraining": len(cases),
+        "file_ending": ".nii.gz",
+        "label_sets": {"version": 1, "protocols": protocols, "cases": cases},
+        **changes,
+    }
+    (folder / "dataset.json").write_text(json.dumps(dataset))
+
+
 def write_raw(raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any] = PROTOCOLS) -> Path:
     """The data set in nnU-Net raw format, two test images included."""
     folder = raw / NAME
@@ -67,14 +81,7 @@ def write_raw(raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any
         image, labels = volume(seed, protocol)
         write_volume(folder / "imagesTs" / f"test_{seed}_0000.nii.gz", image)
         write_volume(folder / "labelsTs" / f"test_{seed}.nii.gz", labels)
-    dataset = {
-        "channel_names": {"0": "T2"},
-        "labels": LABELS,
-        "numTraining": len(cases),
-        "file_ending": ".nii.gz",
-        "label_sets": {"version": 1, "protocols": protocols, "cases": cases},
-    }
-    (folder / "dataset.json").write_text(json.dumps(dataset))
+    write_dataset_json(folder, LABELS, protocols, cases)
     return folder
 
 

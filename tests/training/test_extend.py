@@ -36,15 +36,7 @@ def write_new(raw: Path, values: dict[str, list[int]] = VALUES, **changes: Any) 
         labels = np.array(values[protocol], np.uint8)[labels]
         tiny.write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", image)
         tiny.write_volume(folder / "labelsTr" / f"{case}.nii.gz", labels)
-    dataset = {
-        "channel_names": {"0": "T2"},
-        "labels": NEW_LABELS,
-        "numTraining": len(CASES),
-        "file_ending": ".nii.gz",
-        "label_sets": {"version": 1, "protocols": PROTOCOLS, "cases": CASES},
-        **changes,
-    }
-    (folder / "dataset.json").write_text(json.dumps(dataset))
+    tiny.write_dataset_json(folder, NEW_LABELS, PROTOCOLS, CASES, **changes)
 
 
 def rows(checkpoint: Path, layer: str) -> dict[str, torch.Tensor]:
