@@ -22,6 +22,7 @@ from nnunet_labelset.evaluation.counts import look_up
 SLAB, PIECE = 1 << 22, 1 << 17  # voxels and elements that are looked at together
 REACH = 4  # voxels in which near elements are looked for, before a tree is made
 WHOLE = 1 << 19  # elements of which one tree is made; of more, one for each neighbourhood of a piece
+SHORT = 1 << 31  # places that four bytes can number
 DIGITS = 4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
 
 
@@ -108,7 +109,7 @@ def _elements(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Flat indices of the surface elements, ascending, and their codes."""
     places, found, before = [], [], 0
-    small = math.prod(size + 1 for size in mask.shape) < 2**31
+    small = math.prod(size + 1 for size in mask.shape) < SHORT
     for rows in _slabs(mask.shape, mask.shape[0] + (0 in axes)):
         codes = neighbour_codes(mask, axes, rows)
         surface = (codes != 0) & (codes != full)
@@ -156,7 +157,7 @@ def _near(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: t
     """Distances to those of `others` that are a few voxels away, infinite where there is none."""
     row = math.prod(shape[1:])
     first, last = (int(at[end]) // row for end in (0, -1))
-    low, high = np.searchsorted(others, np.array([first - REACH, last + REACH + 1]) * row)
+    low, high = _between_rows(others, first - REACH, last + REACH + 1, shape)
     padded = [last - first + 1 + 2 * REACH, *(size + 2 * REACH for size in shape[1:])]
     there = np.zeros(math.prod(padded), bool)
     for start in range(low, high, PIECE):
@@ -204,8 +205,7 @@ def _by_rows(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing
     distances, piece, row = np.full(len(at), np.inf), np.arange(len(at)), math.prod(shape[1:])
     first, last, reach = int(at[0]) // row, int(at[-1]) // row, 8
     while len(piece):
-        ends = np.array([max(first - reach, 0), min(last + reach + 1, shape[0])]) * row
-        low, high = np.searchsorted(others, ends.astype(others.dtype))
+        low, high = _between_rows(others, first - reach, last + reach + 1, shape)
         if low < high:
             distances[piece] = _tree(others[low:high], shape, spacing).query(_points(at[piece], shape, spacing))[0]
         if high - low == len(others):
@@ -213,6 +213,12 @@ def _by_rows(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing
         piece = piece[distances[piece] > reach * spacing[0]]
         reach *= 4
     return distances
+
+
+def _between_rows(flat: np.ndarray, first: int, last: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Where the elements of these rows begin and end; of the same type, else NumPy would copy all of `flat`."""
+    ends = np.clip([first, last], 0, shape[0]) * math.prod(shape[1:])
+    return np.searchsorted(flat, ends.astype(flat.dtype))
 
 
 def _tree(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> scipy.spatial.cKDTree:

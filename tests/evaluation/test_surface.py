@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
-from nnunet_labelset.evaluation.surface import element_areas, hd95, neighbour_codes, surface_distances
+from nnunet_labelset.evaluation.surface import _shells, element_areas, hd95, neighbour_codes, surface_distances
 
 
 def box(shape, *corners):
@@ -218,6 +218,87 @@ def test_large_surfaces_are_measured_row_by_row(monkeypatch):
         for one, two in zip(whole.distances, pieces.distances, strict=True):
             assert (one == two).all()
         assert max(one.max() for one in whole.distances) > 8 * 0.7
+
+
+def slow_distances(masks, spacing, unknown):
+    """Codes corner by corner, and from every element to every other one; axes are those of `surface_distances`."""
+    axes = [axis for axis, size in enumerate(masks[0].shape) if size > 1]
+    either, near = masks[0] | masks[1], {}
+    for axis in axes:
+        known = np.pad(~unknown, [(int(other == axis),) * 2 for other in range(unknown.ndim)])
+        sides = (known.take(range(start, start + unknown.shape[axis]), axis) for start in (0, 2))
+        near[axis] = np.logical_or(*sides)[either].mean()
+    axes = [axis for axis in axes if near[axis] >= 0.5]
+    around = [(0, 1) if axis in axes else (0,) for axis in range(unknown.ndim)]
+    padding = [(1, 1) if axis in axes else (0, 0) for axis in range(unknown.ndim)]
+    places = list(product(*(range(size + (axis in axes)) for axis, size in enumerate(unknown.shape))))
+    areas, sides = element_areas(tuple(float(spacing[axis]) for axis in axes)), []
+    hidden = np.pad(unknown, padding)
+    for mask in masks:
+        padded, points, weights = np.pad(mask, padding), [], []
+        for place in places:
+            corners = [tuple(np.add(place, offset)) for offset in product(*around)]
+            code = sum(1 << bit for bit, corner in enumerate(corners) if padded[corner])
+            if 0 < code < len(areas) - 1 and not any(hidden[corner] for corner in corners):
+                points.append(np.multiply(place, spacing))
+                weights.append(areas[code])
+        sides.append((np.array(points), np.array(weights)))
+    if not len(sides[0][0]) or not len(sides[1][0]):
+        return None
+    apart = np.sqrt(((sides[0][0][:, None] - sides[1][0][None]) ** 2).sum(-1))
+    return (apart.min(1), apart.min(0)), (sides[0][1], sides[1][1])
+
+
+SPACINGS = ((1, 1, 1), (5, 0.7, 0.7), (0.5, 3, 3), (0.8, 0.8, 0.8))
+SHAPES = ((9, 8, 7), (1, 12, 9), (7, 1, 6), (24, 3, 4), (14, 11), (1, 20), (40,))
+
+
+@pytest.mark.parametrize("limits", [{}, {"PIECE": 5, "WHOLE": 2, "SLAB": 9, "SHORT": 0}, {"PIECE": 7, "REACH": 1}])
+def test_all_metrics_equal_all_pairs_of_elements(monkeypatch, limits):
+    """Whichever way a distance is found: beside the element, in one tree, or in trees of a few rows."""
+    for name, value in limits.items():
+        monkeypatch.setattr(f"nnunet_labelset.evaluation.surface.{name}", value)
+    _shells.cache_clear()  # depends on REACH
+    rng, compared = np.random.default_rng(7), 0
+    for trial in range(2 * len(SHAPES) * len(SPACINGS)):
+        shape = SHAPES[trial % len(SHAPES)]
+        spacing = SPACINGS[trial // len(SHAPES) % len(SPACINGS)][: len(shape)]
+        unknown = rng.random(shape) < rng.choice([0, 0.02, 0.3])
+        if trial % 9 == 0:
+            unknown[1::2] = True
+        a, b = blob(rng, shape, rng.choice([0, 1])), blob(rng, shape, rng.choice([0, 1]))
+        if trial % 3 == 0:  # one voxel, and what lies far away on the border
+            a, b = np.zeros(shape, bool), np.zeros(shape, bool)
+            a.flat[rng.integers(a.size)] = b.flat[-1] = b[0].flat[0] = True
+        elif trial % 3 == 1:
+            b = a ^ (rng.random(shape) < 0.05)
+        masks = (a & ~unknown, b & ~unknown)
+        if not masks[0].any() or not masks[1].any():
+            continue
+        found, expected = surface_distances(*masks, spacing, unknown), slow_distances(masks, spacing, unknown)
+        assert (found is None) == (expected is None), (trial, shape, spacing)
+        if expected is None:
+            continue
+        compared += 1
+        for one, two in zip((*found.distances, *found.areas), (*expected[0], *expected[1]), strict=True):
+            assert one == pytest.approx(two, abs=1e-9), (trial, shape, spacing)
+        both = [np.concatenate(side) for side in expected]
+        assert found.percentile(100) == pytest.approx(both[0].max(), abs=1e-4)
+        assert found.mean() == pytest.approx(np.average(both[0], weights=both[1]), abs=1e-4)
+        for tolerance in (0, 1, 4):
+            within = both[1][both[0] <= tolerance + 1e-6].sum() / both[1].sum()
+            assert found.share_within(tolerance) == pytest.approx(within)
+        for beyond, compare in ((1e-9, np.less_equal), (-1e-9, np.greater_equal)):  # at 95 % itself, either is right
+            directed = [slow_percentile(*side, 0.95 + beyond) for side in zip(*expected, strict=True)]
+            assert compare(found.percentile(95), max(directed) + beyond * 1e5)
+    assert compared > 40
+    _shells.cache_clear()
+
+
+def slow_percentile(distances, weights, share):
+    order = np.argsort(distances)
+    reached = np.searchsorted(np.cumsum(weights[order]) / weights.sum(), share)
+    return distances[order[min(reached, len(order) - 1)]]
 
 
 @pytest.fixture
