@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="nnunet_labelset", description=sys.modules["nnunet_labelset"].__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", metavar="verb", required=True)
-    for verb, summary in VERBS.items():
-        subparser = verbs.add_parser(verb, help=summary, description=summary)
+    for verb, purpose in VERBS.items():
+        subparser = verbs.add_parser(verb, help=purpose, description=purpose)
         if verb in arguments[:1]:
             module_of(verb).configure(subparser)
     args = parser.parse_args(arguments)

@@ -19,10 +19,10 @@ from nnunet_labelset.evaluation.results import (
     Comparison,
     Detection,
     Evaluation,
+    PairedTest,
     Rank,
-    Test,
 )
-from nnunet_labelset.evaluation.statistics import critical_difference, describe, holm, mean_ranks, paired_test
+from nnunet_labelset.evaluation.statistics import critical_difference, describe, holm, mean_ranks, wilcoxon_test
 from nnunet_labelset.io.text import some
 
 Column = dict[str, list[float]]  # by method; the same cases for all of them
@@ -44,7 +44,7 @@ def comparison(
     _check_same_references(results, cases)
     structures = (*leaves, *unions)
     cells: list[Cell] = []
-    tests: list[Test] = []
+    tests: list[PairedTest] = []
     ranks: list[Rank] = []
     critical = {}
     for metric in names:
@@ -120,7 +120,7 @@ def _known_wrong(results: Mapping[str, Evaluation], cases: Sequence[str]) -> Col
     }
 
 
-def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: float, correct: bool) -> list[Test]:
+def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: float, correct: bool) -> list[PairedTest]:
     """Every pair of methods on every leaf. Holm's families: the tests against the baseline, and the others."""
     tests = []
     methods = list(next(iter(columns.values())))
@@ -128,12 +128,12 @@ def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: flo
         if b == baseline:
             a, b = b, a
         for leaf, column in columns.items():
-            found = paired_test(column[a], column[b])
+            found = wilcoxon_test(column[a], column[b])
             row = METRICS.get(metric, KNOWN_WRONG)
             up = found.effect or 0  # the sign of the rank sum that the test itself looks at, not that of the mean
             better = None if not up else b if (up > 0) == (row.better == "higher") else a
             tests.append(
-                Test(
+                PairedTest(
                     *(a, b, baseline in (a, b), leaf, metric, found.n_pairs, found.n_zero),
                     *(found.mean_difference, found.low, found.high, found.median_difference, found.statistic, found.p),
                     *(found.p, found.effect, False, better),
@@ -147,7 +147,7 @@ def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: flo
     return tests
 
 
-def _cells(column: Column, leaf: str, metric: str, tests: Sequence[Test], n_union: int) -> list[Cell]:
+def _cells(column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], n_union: int) -> list[Cell]:
     described = {method: describe(values, interval=True) for method, values in column.items()}
     means = [found.mean for found in described.values() if found.mean is not None]
     row = METRICS.get(metric, KNOWN_WRONG)

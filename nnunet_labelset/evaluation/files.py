@@ -6,7 +6,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN
-from nnunet_labelset.evaluation.results import OUTCOMES, Cell, Comparison, Evaluation, Summary, Test
+from nnunet_labelset.evaluation.results import OUTCOMES, Cell, Comparison, Evaluation, PairedTest, Summary
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.io.tables import csv_text
 
@@ -47,7 +47,7 @@ def summary_csv(found: Evaluation) -> str:
 def comparison_csv(found: Comparison) -> tuple[str, str]:
     """The cells, then the tests."""
     tables = []
-    for kind, records in ((Cell, found.cells), (Test, found.tests)):
+    for kind, records in ((Cell, found.cells), (PairedTest, found.tests)):
         columns = [field.name for field in fields(kind)]
         tables.append(csv_text(columns, ([getattr(record, name) for name in columns] for record in records)))
     return tables[0], tables[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,17 +31,21 @@ class Instances:
 
 
 def require_panoptica() -> Any:
-    os.environ.setdefault("PANOPTICA_CITATION_REMINDER", "false")  # it prints one in every worker
     try:
         import panoptica
     except ImportError:
         raise LabelSetError("--instances needs panoptica: pip install 'nnunet_labelset[instances]'") from None
+    panoptica.disable_citation_reminder()  # it would be printed by every worker
     return panoptica
 
 
 def match_instances(reference: np.ndarray, prediction: np.ndarray) -> Instances:
-    """The components of two bool masks, not both empty, matched one to one where their IoU is `OVERLAP` or more."""
+    """The components of two bool masks, not both empty, matched one to one where their IoU is `OVERLAP` or more.
+
+    Voxels that touch at a corner belong together, in 2D too: panoptica by itself has another rule there.
+    """
     package = require_panoptica()
+    images = [np.atleast_3d(mask).astype(np.uint8) for mask in (prediction, reference)]
     evaluator = package.Panoptica_Evaluator(
         expected_input=package.InputType.SEMANTIC,
         instance_approximator=package.ConnectedComponentsInstanceApproximator(),
@@ -50,6 +53,6 @@ def match_instances(reference: np.ndarray, prediction: np.ndarray) -> Instances:
         instance_metrics=[package.Metric.IOU],
         global_metrics=[],
     )
-    found = evaluator.evaluate(prediction.astype(np.uint8), reference.astype(np.uint8), verbose=False)["ungrouped"]
+    found = evaluator.evaluate(*images, verbose=False)["ungrouped"]
     quality = float(found.sq) if found.tp else 0.0
     return Instances(int(found.tp), int(found.n_ref_instances), int(found.n_pred_instances), quality)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.results import Comparison
 
@@ -56,9 +58,10 @@ def _correction(found: Comparison) -> str:
         return "p-values are not corrected for multiple tests."
     sizes = {
         metric: sum(test.metric == metric and test.baseline and test.p is not None for test in found.tests)
-        for metric in found.metrics
+        for metric in (*found.metrics, KNOWN_WRONG.name)
     }
-    family = ", ".join(f"{size} of {METRICS[metric].title}" for metric, size in sizes.items())
+    titles = {name: METRICS.get(name, KNOWN_WRONG).title for name in sizes}
+    family = ", ".join(f"{size} of {titles[metric]}" for metric, size in sizes.items() if size)
     return (
         f"p-values are corrected by Holm's method over the tests against {found.baseline} ({family}); "
         "pairs of other methods are a family of their own."
@@ -70,4 +73,5 @@ def _floor(found: Comparison) -> str:
     most = max((test.n_pairs - test.n_zero for test in found.tests), default=0)
     if not 0 < most <= FLOOR_OF:
         return ""
-    return f"With at most {most} differing pairs, no p-value can be below {p_text(min(1.0, 2.0 ** (1 - most)))}."
+    floor = np.format_float_positional(2.0 ** (1 - most), precision=1, fractional=False, trim="-")
+    return f"With at most {most} differing pairs, no p-value can be below {floor}."

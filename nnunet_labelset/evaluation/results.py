@@ -160,7 +160,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Test:
+class PairedTest:
     """Two methods, differences `b - a`; `low` to `high` is the interval of their mean. None: it cannot be done."""
 
     a: str
@@ -222,7 +222,7 @@ class Comparison:
     cases: tuple[str, ...]
     left_out: dict[str, tuple[str, ...]]
     cells: tuple[Cell, ...]
-    tests: tuple[Test, ...]
+    tests: tuple[PairedTest, ...]
     detection: tuple[Detection, ...]
     ranks: tuple[Rank, ...]  # of three and more methods
     critical_difference: dict[str, float]  # of mean ranks, by metric (Nemenyi, at `alpha`)

@@ -70,7 +70,7 @@ def _resamples(n: int) -> np.ndarray:
     return drawn.astype(np.float32) / np.float32(n)
 
 
-class PairedTest(NamedTuple):
+class WilcoxonTest(NamedTuple):
     """Two-sided Wilcoxon signed-rank test of `b - a`; None where it cannot be done."""
 
     n_pairs: int
@@ -84,7 +84,7 @@ class PairedTest(NamedTuple):
     effect: float | None
 
 
-def paired_test(a: Sequence[float | None], b: Sequence[float | None]) -> PairedTest:
+def wilcoxon_test(a: Sequence[float | None], b: Sequence[float | None]) -> WilcoxonTest:
     """Compare two methods on the same cases; pairs in which one score is missing are left out.
 
     Zero differences are dropped and ties share their mean rank, as in SciPy's `wilcoxon`, but the p-value is exact for
@@ -100,10 +100,10 @@ def paired_test(a: Sequence[float | None], b: Sequence[float | None]) -> PairedT
     low, high = mean_interval(difference)
     if not len(used):
         middle = 0.0 if zero else None
-        return PairedTest(len(pairs), zero, middle, low, high, middle, None, None, None)
+        return WilcoxonTest(len(pairs), zero, middle, low, high, middle, None, None, None)
     ranks = scipy.stats.rankdata(np.abs(used))
     statistic, p = _exact_test(ranks, used > 0) if len(used) <= EXACT else scipy.stats.wilcoxon(used)
-    return PairedTest(
+    return WilcoxonTest(
         len(pairs),
         zero,
         float(difference.mean()),

@@ -1,4 +1,4 @@
-"""Tables of a comparison, as Markdown and LaTeX: scores with marks, every pair of methods, detection, ranks."""
+"""Tables of a comparison, as Markdown and LaTeX: scores with marks, intervals, pairs of methods, detection, ranks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.notes import EFFECT_NOTE, p_text
-from nnunet_labelset.evaluation.results import Cell, Comparison, Test
+from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -27,6 +28,9 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 WIDE = 12  # more leaves than this stand in rows, not in columns
 PAGE = 120  # characters that stand side by side on a page, in the smallest print
 SHRINK = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"  # what is wider than the page
+INTERVAL_NOTE = (
+    "Means with their 95 % confidence intervals (BCa bootstrap), then the mean difference of every pair of methods."
+)
 PAIR_NOTE = (
     "Every pair of methods: p, marked if the first method is better (*) or worse (†) than the second; "
     f"r; n pairs. {EFFECT_NOTE}"
@@ -111,9 +115,11 @@ def spoken(leaf: str) -> str:
 
 def _tables(found: Comparison, markup: _Markup) -> list[_Table]:
     leaves = [markup.text(spoken(leaf)) for leaf in found.structures]
+    tests = partial(_test, markup=markup)
     tables = [
         _Table(found.notes, ["Model", "Metric", *leaves, KNOWN_WRONG.title], _score_rows(found, markup)),
-        _Table([PAIR_NOTE], ["Pair", "Metric", *leaves, KNOWN_WRONG.title], _pair_rows(found, markup)),
+        _Table([INTERVAL_NOTE], ["Model", "Metric", *leaves, KNOWN_WRONG.title], _interval_rows(found, markup)),
+        _Table([PAIR_NOTE], ["Pair", "Metric", *leaves, KNOWN_WRONG.title], _pair_rows(found, markup, tests)),
         _Table([DETECTION_NOTE], ["Model", *leaves], _detection_rows(found, markup)),
     ]
     if found.ranks:
@@ -148,19 +154,38 @@ def _score(cell: Cell, metric: Metric, markup: _Markup) -> str:
     return (markup.bold.format(mean) if cell.best else mean) + markup.mark(cell.mark) + metric.show_sd(cell.description)
 
 
-def _pair_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
+def _interval_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
+    def show(mean: float | None, low: float | None, high: float | None, metric: str, sign: str = "") -> str:
+        row = METRICS.get(metric, KNOWN_WRONG)
+        texts = [f"{row.scale * value:{sign}.{row.digits}f}" for value in (mean, low, high) if value is not None]
+        return markup.text(f"{texts[0]} [{texts[1]}, {texts[2]}]" if len(texts) == 3 else "".join(texts) or "-")
+
+    def cell(method: str, leaf: str, metric: str) -> str:
+        of = found.cell(method, leaf, metric)
+        return show(of.mean, of.low, of.high, metric)
+
+    rows = []
+    for method in found.methods:
+        for row, metric in enumerate(found.metrics):
+            cells = [cell(method, leaf, metric) for leaf in found.structures]
+            wrong = "" if row else cell(method, "", KNOWN_WRONG.name)
+            rows.append(["" if row else markup.text(method), METRICS[metric].title, *cells, wrong])
+    return rows + _pair_rows(found, markup, lambda of: show(of.mean_difference, of.low, of.high, of.metric, "+"))
+
+
+def _pair_rows(found: Comparison, markup: _Markup, show: Callable[[PairedTest], str]) -> list[list[str]]:
     tests = {(test.b, test.a, test.metric, test.leaf): test for test in found.tests}
     rows = []
     for b, a in dict.fromkeys((test.b, test.a) for test in found.tests):
         for row, metric in enumerate(found.metrics):
-            cells = [_test(tests[b, a, metric, leaf], markup) for leaf in found.structures]
-            wrong = "" if row else _test(tests[b, a, KNOWN_WRONG.name, ""], markup)
+            cells = [show(tests[b, a, metric, leaf]) for leaf in found.structures]
+            wrong = "" if row else show(tests[b, a, KNOWN_WRONG.name, ""])
             name = "" if row else f"{markup.text(b)} vs. {markup.text(a)}"
             rows.append([name, METRICS[metric].title, *cells, wrong])
     return rows
 
 
-def _test(test: Test, markup: _Markup) -> str:
+def _test(test: PairedTest, markup: _Markup) -> str:
     if test.p is None or test.p_adjusted is None or test.effect is None:
         return f"equal, n={test.n_pairs}" if test.n_pairs else "-"
     mark = ("better" if test.better == test.b else "worse") if test.significant else ""

@@ -63,8 +63,8 @@ def bullets(lines: Iterable[object], kind: str = "notes") -> Markup:
     return Markup('<ul class="{}">{}</ul>').format(kind, join(Markup("<li>{}</li>").format(line) for line in lines))
 
 
-def details(summary: object, body: Markup) -> Markup:
-    return Markup("<details><summary>{}</summary>{}</details>").format(summary, body)
+def details(title: object, body: Markup) -> Markup:
+    return Markup("<details><summary>{}</summary>{}</details>").format(title, body)
 
 
 def header(content: object) -> Cell:

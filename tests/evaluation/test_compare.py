@@ -17,7 +17,7 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.notes import p_text
-from nnunet_labelset.evaluation.statistics import Description, describe, holm, paired_test
+from nnunet_labelset.evaluation.statistics import Description, describe, holm, wilcoxon_test
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.records import to_json
 from tests.helpers.evaluation import made_case, made_evaluation, made_score, save_evaluation
@@ -65,7 +65,7 @@ def test_describe():
 
 def test_paired_test_by_hand():
     """Differences 1, -2, 3, 4: ranks 1..4, 2 of 16 sign patterns are as extreme on each side as rank sum 2: 6/16."""
-    found = paired_test([0, 2, 0, 0], [1, 0, 3, 4])
+    found = wilcoxon_test([0, 2, 0, 0], [1, 0, 3, 4])
     assert (found.n_pairs, found.n_zero, found.statistic) == (4, 0, 2)
     assert found.p == pytest.approx(2 * 3 / 16)  # rank sums 0, 1, 2
     assert found.effect == pytest.approx((1 - 2 + 3 + 4) / 10)
@@ -74,27 +74,27 @@ def test_paired_test_by_hand():
 
 def test_ties_zeros_and_missing_pairs_by_hand():
     """Pairs with None drop out, one difference is 0; |d| = 1, 1, 1 share the rank 2."""
-    found = paired_test([0, 0, 0, 5, None, 1], [1, 1, -1, 5, 3, None])
+    found = wilcoxon_test([0, 0, 0, 5, None, 1], [1, 1, -1, 5, 3, None])
     assert (found.n_pairs, found.n_zero) == (4, 1)
     assert found.effect == pytest.approx((2 + 2 - 2) / 6)
     assert found.p == 1
     # differences that are equal but for rounding are ties: 0.8 - 0, 1.6 - 0.8, 2.4 - 1.6
-    found = paired_test([0, 0.8, 1.6], [0.8, 1.6, 2.4])
+    found = wilcoxon_test([0, 0.8, 1.6], [0.8, 1.6, 2.4])
     assert found.statistic == 0
     assert found.p == pytest.approx(2 / 8)
 
 
 def test_no_pairs_or_no_differences():
-    assert paired_test([None, 1], [2, None]) == (0, 0, *[None] * 7)
-    assert paired_test([1, 2], [1, 2]) == (2, 2, 0, None, None, 0, None, None, None)
-    assert paired_test([1], [2]).p == 1
+    assert wilcoxon_test([None, 1], [2, None]) == (0, 0, *[None] * 7)
+    assert wilcoxon_test([1, 2], [1, 2]) == (2, 2, 0, None, None, 0, None, None, None)
+    assert wilcoxon_test([1], [2]).p == 1
 
 
 @pytest.mark.parametrize("n", [2, 5, 9, 13, 14, 30, 60])
 def test_agrees_with_scipy(n):
     rng = np.random.default_rng(n)
     a, b = rng.uniform(0, 3, n), rng.uniform(0, 3, n)
-    found, expected = paired_test(a.tolist(), b.tolist()), stats.wilcoxon(a, b, method="exact")
+    found, expected = wilcoxon_test(a.tolist(), b.tolist()), stats.wilcoxon(a, b, method="exact")
     assert found.p == pytest.approx(expected.pvalue, rel=1e-9)
     assert found.statistic == pytest.approx(expected.statistic)
 
@@ -104,7 +104,7 @@ def test_ties_and_zeros_are_exact_too(seed):
     """Against all sign patterns of the differences that are not zero; from 14 pairs on SciPy approximates them."""
     rng = np.random.default_rng(seed)
     a, b = (np.round(rng.uniform(0, 2, 16) / 0.25) * 0.25 for _ in range(2))
-    found = paired_test(a.tolist(), b.tolist())
+    found = wilcoxon_test(a.tolist(), b.tolist())
     difference = (b - a)[b != a]
     ranks = stats.rankdata(np.abs(difference))
     signs = np.array(list(product((0, 1), repeat=len(ranks))))
@@ -116,9 +116,9 @@ def test_ties_and_zeros_are_exact_too(seed):
 
 def test_no_p_value_below_the_floor():
     """15 pairs of which 7 differ, all to one side: 2 of 128 sign patterns, where SciPy says 0.008."""
-    found = paired_test([0.0] * 15, [0.5] * 7 + [0.0] * 8)
+    found = wilcoxon_test([0.0] * 15, [0.5] * 7 + [0.0] * 8)
     assert found.p == 2 / 2**7
-    assert paired_test(range(900), [2 * value + 1 for value in range(900)]).p == pytest.approx(2.0**-899)
+    assert wilcoxon_test(range(900), [2 * value + 1 for value in range(900)]).p == pytest.approx(2.0**-899)
 
 
 def test_holm_by_hand():
@@ -167,6 +167,13 @@ def test_holms_family_is_what_the_table_marks():
     text = " ".join(found.notes)
     assert "over the tests against base (4 of Dice)" in text
     assert "With at most 12 differing pairs, no p-value can be below 0.0005." in text
+    wrong = [
+        made_evaluation([made_case(f"{n}", {"liver": made_score({"dice": 0.5})}, known_wrong=k * n) for n in range(20)])
+        for k in (0, 1)
+    ]
+    text = " ".join(comparison({"a": wrong[0], "b": wrong[1]}, "a", correct=True).notes)
+    assert "over the tests against a (1 of Known wrong)" in text
+    assert "With at most 19 differing pairs, no p-value can be below 0.000004." in text
 
 
 def test_means_are_over_the_pairs_that_are_tested():
@@ -221,6 +228,12 @@ def test_intervals_are_those_of_scipy():
         assert high == pytest.approx(expected.high, abs=3e-3)
     assert comparison({"a": evaluated([a, b]), "b": evaluated([b, a])}, "a") == found, "the same every time"
     assert not [note for note in found.notes if "too narrow" in note]
+    of, test = cell(found, "b", "white_matter"), found.tests[0]
+    shown = [f"{100 * end:.1f}" for end in (of.mean, of.low, of.high)]
+    assert f"| b | Dice | {shown[0]} \\[{shown[1]}, {shown[2]}\\] |" in markdown_tables(found)
+    shown = [f"{100 * end:+.1f}" for end in (test.mean_difference, test.low, test.high)]
+    assert f"| b vs. a | Dice | {shown[0]} \\[{shown[1]}, {shown[2]}\\] |" in markdown_tables(found)
+    assert f"{shown[0]} {{[}}{shown[1]}, {shown[2]}{{]}}" in latex_tables(found)
     few = comparison({name: evaluated([a[:6], b[:6]]) for name in "ab"}, "a")
     assert [note for note in few.notes if "fewer than 20 cases are too narrow" in note]
     assert describe([0.5, 0.5, 0.5], interval=True).low == 0.5

@@ -13,6 +13,7 @@ import SimpleITK as sitk  # noqa: N813
 from scipy.spatial.distance import dice as dissimilarity
 
 from nnunet_labelset.cli import main
+from nnunet_labelset.evaluation.instances import Instances, match_instances
 from nnunet_labelset.evaluation.surface import hd95
 from tests.helpers.evaluation import LABELS, LEAVES, PROTOCOLS, row, write_dataset, write_labels
 
@@ -279,6 +280,13 @@ def test_instances(tmp_path, capsys):
     assert scores(metrics)["ventricles"]["instance_f1"] is None
     assert "instance_f1" in metrics["settings"]["metrics"]
     assert "no leaf 'lesion'" in error_of(capsys, arguments, "--instances", "lesion")
+
+
+def test_instances_touch_at_corners_in_2d_too():
+    pytest.importorskip("panoptica")
+    stairs = np.eye(4, dtype=bool)
+    for mask in (stairs, stairs[None], stairs[0]):
+        assert match_instances(mask, mask) == Instances(1, 1, 1, 1.0)
 
 
 def test_instances_without_panoptica(tmp_path, capsys, monkeypatch):
