@@ -29,7 +29,9 @@ def commands_page() -> str:
     for verb, summary in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"nnunet_labelset {verb}", add_help=False)
         module_of(verb).configure(parser)
-        parts.append(f"\n## {verb}\n\n{summary[0].upper()}{summary[1:]}.\n\n")
+        parts.append(
+            f"\n## {verb}\n\n{summary if summary.startswith('nnUNet') else summary[0].upper() + summary[1:]}.\n\n"
+        )
         parts.append(f"{_table(parser)}\n" if parser._actions else "No options.\n")
         if parser.epilog:
             parts.append(f"\n```text\n{parser.epilog.strip()}\n```\n")

@@ -68,7 +68,12 @@ def test_trainers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture) -> 
     lines = capsys.readouterr().out.splitlines()
     defined = {name for path in folder.glob("*.py") for name in re.findall(r"^class (\w+)", path.read_text(), re.M)}
     assert {line.split()[0] for line in lines} == defined <= known_trainers()
-    assert all(len(line.split()) > 1 for line in lines)
+    described = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+    assert lines[0].startswith("nnUNetTrainerLabelSet ")
+    assert all(len(words.split()) > 1 and "`weight" not in words for words in described.values())
+    assert described["nnUNetTrainerLabelSet"] == "Recommended, Leaf-Dice of the last batches + marginal cross entropy"
+    assert described["nnUNetTrainerLabelSet_5epochs_NoMirroring"] == "nnUNetTrainerLabelSet, 5 epochs, no mirroring"
+    assert described["nnUNetTrainerLeafDiceCE"] == "Leaf-Dice + marginal cross entropy"
 
 
 def test_help_imports_nothing_slow() -> None:

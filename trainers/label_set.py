@@ -14,7 +14,7 @@ from nnunet_labelset.training.teacher import TeacherMixin
 
 
 class nnUNetTrainerLabelSet(RecommendedMixin, nnUNetTrainer):
-    pass
+    """Recommended, Leaf-Dice of the last batches + marginal cross entropy."""
 
 
 class nnUNetTrainerLabelSet_5epochs(RecommendedMixin, nnUNetTrainer_5epochs):
@@ -54,7 +54,7 @@ class nnUNetTrainerLabelSet_250epochs_NoMirroring(RecommendedMixin, nnUNetTraine
 
 
 class nnUNetTrainerLabelSetTeacher(RecommendedMixin, TeacherMixin, nnUNetTrainer):
-    pass
+    """nnUNetTrainerLabelSet with a teacher that chooses among the labels that a voxel may have, for `extend`."""
 
 
 class nnUNetTrainerLabelSetTeacher_NoMirroring(RecommendedMixin, TeacherMixin, nnUNetTrainerNoMirroring):

@@ -11,11 +11,11 @@ from nnunet_labelset.training.teacher import TeacherMixin
 
 
 class nnUNetTrainer_short(ShortMixin, nnUNetTrainer):
-    """Plain nnU-Net, for comparison."""
+    """Plain nnU-Net for comparison, short."""
 
 
 class nnUNetTrainerDice_short(ShortMixin, nnUNetTrainer):
-    """Plain nnU-Net without its cross entropy, for comparison."""
+    """Plain nnU-Net without its cross entropy for comparison, short."""
 
     def _build_loss(self):
         loss = super()._build_loss()

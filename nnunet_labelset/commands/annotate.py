@@ -73,6 +73,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--leaves", nargs="+", metavar="NAME", help="for data sets with regions: the names of the values 1, 2, ..."
     )
+    parser.add_argument(
+        "--fully-annotated",
+        action="store_true",
+        help="every label was drawn in every case; where there is an ignore label, it keeps nnU-Net's meaning",
+    )
     parser.add_argument("--suggest", action="store_true", help="write a table for --annotated, to be corrected by you")
     parser.add_argument("-o", metavar="FILE", help="of --suggest (default: DatasetXXX_Name_annotated.csv)")
     parser.add_argument(
@@ -88,11 +93,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     declared = args.declared or []
-    chosen = [bool(args.annotated), bool(declared or args.cases), args.suggest, args.undo]
+    chosen = [bool(args.annotated), bool(declared or args.cases), args.fully_annotated, args.suggest, args.undo]
     if sum(chosen) != 1:
         raise LabelSetError(
-            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, --suggest or "
-            "--undo"
+            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, "
+            "--fully-annotated, --suggest or --undo"
         )
     if len(declared) != len(args.cases):
         raise LabelSetError(
@@ -101,7 +106,7 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.o and not args.suggest:
         raise LabelSetError("-o is the table of --suggest: it needs --suggest")
-    if args.mask and (args.suggest or args.undo):
+    if args.mask and (args.suggest or args.undo or args.fully_annotated):
         raise LabelSetError("--mask belongs to --annotated, or to --missing and --in")
     folder = find_dataset(args.d)
     if args.undo:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError("--table and --group-by belong together: the file, and the column that names the groups")
     folder = find_dataset(args.d)
     dataset_json = read_json(folder / "dataset.json")
-    contract = Contract.from_dataset_json(dataset_json)
+    contract = Contract.from_dataset_json(dataset_json, folder)
     rows = dataset_coverage(folder, contract, dataset_json, args.table, args.group_by)
     ending = Path(args.o).suffix.lower() if args.o else ""
     if ending in PICTURES:

@@ -9,7 +9,9 @@ from nnunet_labelset.study.demo import FULL, SMALL, Demo
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", default="labelset_demo", metavar="FOLDER", help="everything goes here: %(default)s")
+    parser.add_argument(
+        "-o", default="labelset_demo", metavar="FOLDER", help="everything goes there (default: %(default)s)"
+    )
     parser.add_argument("--data-only", action="store_true", help="write the generated volumes and stop")
     parser.add_argument("--full", action="store_true", help="more cases, methods, folds and steps")
     parser.add_argument("--gpu", action="store_true", help="train and predict on the GPU")

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "networks are sure of ('nnunet_labelset complete') in a data set of this id, train on it and compare; a second "
         "id is a second round")  # fmt: skip
     add("--withhold", type=Path, metavar="FILE", help="simulate partial annotation: first write a data set in which "
-        "only what this table lists (columns case and annotated) is annotated; needs --into")  # fmt: skip
+        "only what this table lists is annotated (a table as annotate --annotated reads it); needs --into")  # fmt: skip
     add("--into", type=int, metavar="ID", help="id of the data set that --withhold writes")
     add_processes(parser)
     parser.epilog = "Then: bash FOLDER/run.sh on one machine, or bash FOLDER/submit_slurm.sh [sbatch options]."

@@ -96,7 +96,7 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
         except LabelSetError:
             raise error from None
     dataset_json = read_json(folder / "dataset.json")
-    contract = Contract.from_dataset_json(dataset_json)
+    contract = Contract.from_dataset_json(dataset_json, folder)
     if (folder / REFERENCES).is_dir():
         cases = list(case_files(folder / REFERENCES, file_ending(dataset_json)))
     else:

@@ -16,6 +16,6 @@ def run(args: argparse.Namespace) -> None:
     if not args.list:
         print(trainers_folder())
         return
-    lines = dict(described_trainers())
+    lines = described_trainers()
     for name, words in lines.items():
-        print(f"{name:<{max(map(len, lines))}}  {words.splitlines()[0]}")
+        print(f"{name:<{max(map(len, lines))}}  {words}")

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract.parser import (
@@ -128,9 +129,15 @@ class Contract:
             )
 
     @classmethod
-    def from_dataset_json(cls, dataset_json: Mapping[str, Any]) -> Contract:
-        """Read and check `labels` and `label_sets` of a `dataset.json`; the first problem is an error."""
-        return cls._of(parse_contract(dataset_json))
+    def from_dataset_json(cls, dataset_json: Mapping[str, Any], folder: Path | None = None) -> Contract:
+        """Read and check `labels` and `label_sets` of a `dataset.json`; the first problem is an error.
+
+        The error names the folder of the data set, where it is given.
+        """
+        try:
+            return cls._of(parse_contract(dataset_json))
+        except LabelSetError as error:
+            raise LabelSetError(f"{folder}: {error}" if folder else str(error)) from None
 
     @classmethod
     def of_labels(cls, dataset_json: Mapping[str, Any]) -> Contract:

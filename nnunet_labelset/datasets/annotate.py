@@ -99,6 +99,11 @@ def declared_missing(data: Existing, groups: Iterable[tuple[Sequence[str], Seque
     foreground = data.labels.leaf_names[1:]
     for leaves, patterns in groups:
         for leaf in leaves:
+            if leaf in (data.labels.regions or {}) and leaf not in foreground:
+                raise LabelSetError(
+                    f"--missing {leaf}: a region: name its leaves ({', '.join(foreground)}); was one outline drawn "
+                    f"around all of it? Then --merged '{leaf}'"
+                )
             if leaf not in foreground:
                 raise LabelSetError(f"--missing {leaf}: no such label{did_you_mean(leaf, foreground)}")
         for name in matching(patterns, data.names):
@@ -152,7 +157,7 @@ def contract_of(
     plain = default_sets(data.labels.num_leaves, has_ignore)
     for name, leaves in missing.items():
         groups = (merged or {}).get(name, ())
-        cases[name] = _protocol_name(data.labels, leaves, groups)
+        cases[name] = protocol_name(data.labels, leaves, groups)
         if name in masked:
             cases[name] += " (mask)"
             # One leaf alone would turn "not drawn" into "certainly this leaf": no mask is that exact.
@@ -166,7 +171,9 @@ def contract_of(
     return replace(data.labels, protocols=dict(sorted(protocols.items())), cases=cases, has_ignore=has_ignore)
 
 
-def _protocol_name(labels: Contract, missing: LabelSet, merged: Iterable[LabelSet] = ()) -> str:
+def protocol_name(labels: Contract, missing: LabelSet, merged: Iterable[LabelSet] = ()) -> str:
+    """What was drawn, in words."""
+
     def joined(leaves: LabelSet) -> str:
         return "+".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
 
@@ -215,12 +222,26 @@ def check_values(
                 f"in {len(apart)} case(s) ({some(apart, 3)}) only a part of '{region}' is missing: what was drawn of "
                 f"it is taken at its word; was one outline drawn around '{region}'? Say --merged, not --missing"
             )
+    groups = [*dict.fromkeys(group for several in (merged or {}).values() for group in several)]
+    for group in groups:
+        apart = [
+            case for case, several in (merged or {}).items() if group in several and len(group & set(values[case])) > 1
+        ]
+        if apart:
+            drawn_apart = " and of ".join(f"'{names[leaf]}'" for leaf in sorted(group) if leaf in values[apart[0]])
+            notes.append(
+                f"{len(apart)} case(s) ({some(apart, 3)}) have voxels of {drawn_apart}: were they drawn as one? "
+                f"From now on they are not told apart there"
+            )
     for leaf in range(1, len(names)):
         together = {case for case, groups in (merged or {}).items() if any(leaf in group for group in groups)}
         drawn = [case for case in training if leaf not in missing[case] and case not in together]
         absent = [case for case in drawn if leaf not in values[case]]
         if not drawn:
-            notes.append(f"'{names[leaf]}' is annotated in no training case: nothing can learn it")
+            notes.append(
+                f"'{names[leaf]}' is annotated in no training case: nothing can learn it here; a model that knows it "
+                f"already can keep it ('nnunet_labelset extend')"
+            )
         elif absent:
             notes.append(
                 f"'{names[leaf]}' has no voxel in {len(absent)} of the {len(drawn)} training cases that annotate it "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -43,20 +42,28 @@ def known_trainers() -> set[str]:
     return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
 
 
-def described_trainers() -> Iterator[tuple[str, str]]:
-    """Our trainers in the order of their files, each with its own words, or with those of its loss."""
+def described_trainers() -> dict[str, str]:
+    """Our trainers, the recommended ones first, each in its own words, or in those of its loss."""
     losses = {
         node.name: (ast.get_docstring(node) or node.name).splitlines()[0]
         for path in sorted(_folder_of("nnunet_labelset.losses").glob("*.py"))
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef)
     }
-    for path in sorted(Path(trainers_folder()).glob("[!_]*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and node.name.startswith("nnUNetTrainer"):
-                words = ast.get_docstring(node) or losses.get(_loss_of(node), _loss_of(node)) or path.stem
-                length = node.name.partition("_")[2]
-                yield node.name, re.split(r"[.:]", words, maxsplit=1)[0] + (f" ({length})" if length else "")
+    found = {
+        node.name: ast.get_docstring(node) or losses.get(_loss_of(node), "")
+        for path in sorted(Path(trainers_folder()).glob("[!_]*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and node.name.startswith("nnUNetTrainer")
+    }
+    described = {}
+    for name in sorted(found, key=lambda name: not name.startswith(DEFAULT_TRAINER)):
+        base, _, variant = name.partition("_")
+        words = re.split(r"[.:]", re.sub(r"`weight_\w+` \* ", "", found[name]), maxsplit=1)[0]
+        if variant and base in found:
+            words = f"{base}, {variant.replace('_', ', ')}".replace("epochs", " epochs")
+        described[name] = words.replace("NoMirroring", "no mirroring").replace("short", "short: for trying things out")
+    return described
 
 
 def _loss_of(node: ast.ClassDef) -> str:

@@ -37,7 +37,7 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
     """Write the plans and the first weights into the preprocessed data set, and print what to type next."""
     raw = find_dataset(dataset)
     dataset_json = read_json(raw / DATASET)
-    contract = Contract.from_dataset_json(dataset_json)
+    contract = Contract.from_dataset_json(dataset_json, raw)
     new = tuple(contract.regions) if contract.regions is not None else contract.leaf_names
     with _opened(model, fold) as (folder, checkpoint_file):
         plans, old_json = read_json(folder / PLANS), read_json(folder / DATASET)

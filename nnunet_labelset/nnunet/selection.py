@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
@@ -188,7 +189,7 @@ def _one_line(advice: str) -> Iterator[None]:
 def write_choice(
     selection: Selection, candidates: Sequence[Candidate], best: Candidate, models: list[dict], ensembling: bool
 ) -> None:
-    """Postprocessing, inference_information.json and nnU-Net's inference_instructions.txt."""
+    """Postprocessing, inference_information.json and nnU-Net's inference_instructions.txt, which find our trainers."""
     from nnunetv2.evaluation.find_best_configuration import print_inference_instructions
 
     from nnunet_labelset.nnunet.postprocessing import choose_postprocessing
@@ -218,5 +219,8 @@ def write_choice(
     }
     write_json(selection.results / "inference_information.json", information)
     instructions = selection.results / "inference_instructions.txt"
-    print_inference_instructions(information, instructions_file=str(instructions))
-    print(f"\n{describe_choice(candidates, best)}\nwritten to {instructions}")
+    with redirect_stdout(StringIO()) as printed:
+        print_inference_instructions(information)
+    text = printed.getvalue().lstrip().replace("nnUNetv2_predict ", "nnunet_labelset predict ")
+    write_text(instructions, text)
+    print(f"\n{text}\n{describe_choice(candidates, best)}\nwritten to {instructions}")

@@ -89,7 +89,7 @@ class Study:
         if folder.resolve().parent != raw or not re.fullmatch(r"Dataset\d{3}_.+", folder.name):
             raise LabelSetError(f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})")
         dataset_json = read_json(folder / names.DATASET)
-        contract = Contract.from_dataset_json(dataset_json)
+        contract = Contract.from_dataset_json(dataset_json, folder)
         self._check_machine()
         self._check_models()
         self._check_excluded(folder, dataset_json)

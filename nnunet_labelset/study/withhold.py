@@ -1,7 +1,8 @@
 """`nnunet_labelset experiment --withhold`: a data set as if some leaves had not been drawn in some cases.
 
 What is withheld becomes nnU-Net's `ignore`, which then stands for the withheld leaves, as where a hospital drew some
-tissues inside a mask of the brain. Images are links; test cases stay complete.
+tissues inside a mask of the brain. One leaf alone would be given away by that: it becomes one with the background.
+Images are links; test cases stay complete.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.dataset_conversion.target import Target, publish, staged
+from nnunet_labelset.datasets.annotate import protocol_name
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
@@ -50,16 +52,19 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
     with staged(new, ()) as staging:
         work = partial(_write_case, folder=staging, contract=contract, ending=ending)
         jobs = [(case, withheld.get(case.name, frozenset())) for case in cases]
-        protocols: dict[tuple[LabelSet, ...], str] = {}
+        protocols: dict[str, tuple[LabelSet, ...]] = {}
         assigned: dict[str, str] = {}
         files: list[str] = []
-        for (case, _), (written, sets) in map_parallel(work, jobs, processes, "Withholding"):
+        for (case, lacking), (written, sets) in map_parallel(work, jobs, processes, "Withholding"):
             files += written
             if sets is not None:
-                assigned[case.name] = protocols.setdefault(sets, f"protocol_{len(protocols) + 1}")
+                name = protocol_name(contract, lacking) if lacking else contract.cases[case.name]
+                while protocols.setdefault(name, sets) != sets:  # what was drawn before differs
+                    name += "'"
+                assigned[case.name] = name
         after = replace(
             contract,
-            protocols={name: sets for sets, name in protocols.items()},
+            protocols=protocols,
             cases=dict(sorted(assigned.items())),
             has_ignore=True,
             vouched={},
@@ -92,8 +97,12 @@ def _write_case(
     ignore = contract.num_leaves
     moved = []
     if withheld:  # whatever may be a withheld leaf is no longer told from it
-        moved = [value for value in count_values(values) if sets[value] & withheld or value == ignore]
-        sets[ignore] = withheld.union(*(sets[value] for value in moved))
+        found = count_values(values)
+        for hidden in (withheld, withheld | {0}):
+            moved = [value for value in found if sets[value] & hidden or value == ignore]
+            sets[ignore] = hidden.union(*(sets[value] for value in moved))
+            if len(sets[ignore]) > 1:  # one leaf alone would be as good as annotated
+                break
         for value in moved:
             if value != ignore:
                 sets[value] = frozenset([value])

@@ -166,7 +166,7 @@ def test_bad_tables(folder, tmp_path, capsys, message):
     [
         (
             [],
-            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, --suggest",
+            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, --fully-",
         ),
         (["--missing", "spleen"], "every --missing and --merged needs an --in"),
         (["--in", "a_1"], "every --missing and --merged needs an --in"),
@@ -334,3 +334,33 @@ def test_the_outline_of_a_region(folder):
     contract = contract_of(folder)
     assert contract.sets_of("b_1") == ({0}, {1, 2}, {1, 2}, {3})
     assert contract.annotated_regions(contract.cases["b_1"]) == ("abdomen", "tumour")
+
+
+def test_drawn_as_one_and_yet_told_apart_is_noted(folder, capsys):
+    assert annotate("--merged", "liver", "tumour", "--in", "b_*") == 0
+    assert "1 case(s) (b_2) have voxels of 'liver' and of 'tumour': were they drawn as one?" in capsys.readouterr().out
+
+
+def test_everything_was_drawn(folder, capsys):
+    """For a complete data set (to withhold labels from it), and for scribbles, whose `ignore` is nnU-Net's."""
+    content = read_json(folder / "dataset.json")
+    write_json(folder / "dataset.json", {**content, "labels": {**LABELS, "ignore": 4}})
+    write_json(folder.parents[1] / "preprocessed" / folder.name / "dataset.json", read_json(folder / "dataset.json"))
+    write_volume(folder / "labelsTr" / "b_1.nii.gz", label_map(1, 4))
+    assert annotate("--fully-annotated") == 0
+    contract = contract_of(folder)
+    assert set(contract.cases.values()) == {"complete"}
+    assert contract.sets_of("b_1")[4] == contract.full_set
+    assert "'tumour' has no voxel in 3 of the 5 training cases" in capsys.readouterr().out
+    assert "expected one of" in error(capsys, "--fully-annotated", "--suggest")
+    assert "--mask belongs to" in error(capsys, "--fully-annotated", "--mask", folder)
+
+
+def test_a_region_is_not_missing_by_its_name(folder, capsys):
+    regions = {"background": 0, "organ": [1, 2, 3], "rest": [2, 3], "tumour": 3}
+    for path in (folder, folder.parents[1] / "preprocessed" / folder.name):
+        content = {**read_json(path / "dataset.json"), "labels": regions, "regions_class_order": [1, 2, 3]}
+        write_json(path / "dataset.json", content)
+    message = error(capsys, "--leaves", "liver", "spleen", "tumour", "--missing", "rest", "--in", "b_1")
+    assert "a region: name its leaves (liver, spleen, tumour)" in message
+    assert "--merged 'rest'" in message

@@ -145,9 +145,10 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     assert "annotated_cases" not in json.loads((merged / "summary_nnunet.json").read_text())
 
     instructions = (results / "inference_instructions.txt").read_text()
-    assert f"nnUNetv2_predict -d Dataset901_Toy -i INPUT_FOLDER -o OUTPUT_FOLDER -f  0 1 -tr {LEAF} -c 3d_fullres" in (
-        instructions
+    typed = (
+        f"nnunet_labelset predict -d Dataset901_Toy -i INPUT_FOLDER -o OUTPUT_FOLDER -f  0 1 -tr {LEAF} -c 3d_fullres"
     )
+    assert typed in instructions  # which finds our trainers, as nnUNetv2_predict alone does not
     assert f"-pp_pkl_file {merged / 'postprocessing.pkl'}" in instructions
 
     # a second run that keeps what is there comes to the same end
@@ -182,7 +183,8 @@ def test_agrees_with_nnunet_where_everything_is_annotated(tmp_path, environment,
         assert ours[key] == value
     before, after = (ours["best_model_or_ensemble"][f"result_on_crossval_{when}_pp"] for when in ("pre", "post"))
     assert before < after == 1
-    assert (results / "inference_instructions.txt").read_text() == text
+    theirs = (results / "inference_instructions.txt").read_text()
+    assert theirs.replace("nnUNetv2_predict ", "nnunet_labelset predict ") == text
 
 
 def test_choice_sees_known_errors(tmp_path):

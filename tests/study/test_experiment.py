@@ -184,8 +184,9 @@ def test_interrupted_preparation_is_repeated_and_that_of_others_is_kept(study: S
     study.calls()
     study.bash("prepare")
     assert study.names() == ["nnUNetv2_plan_and_preprocess", "nnunet_labelset splits"]
-    study.bash("prepare")
+    said = study.bash("prepare")
     assert study.names() == []
+    assert "splits_final.json, which was there already" in said  # nnU-Net's own, perhaps: they are not stratified
 
 
 def test_new_networks_renew_the_ensemble(study: Study) -> None:
@@ -462,6 +463,13 @@ def test_what_evaluate_would_refuse_in_the_end_is_refused_at_once(
     (raw / "labelsTs" / "c.nii.gz").unlink()
     assert study.write() == 1
     assert "labelsTs does not have: c" in capsys.readouterr().err
+
+
+def test_a_data_set_that_nobody_described_is_named(study: Study, capsys: pytest.CaptureFixture) -> None:
+    path = study.root / "raw" / "Dataset027_Brain" / "dataset.json"
+    path.write_text(json.dumps({"labels": {"background": 0, "tissue": 1}, "file_ending": ".nii.gz"}))
+    assert study.write() == 1
+    assert f"{path.parent}: dataset.json has no 'label_sets' block" in capsys.readouterr().err
 
 
 def test_own_trainers_are_known(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,21 @@ def test_what_is_withheld_may_be_any_of_the_withheld(raw: Path, tmp_path: Path) 
     assert "Dataset127_SmallWithheld" in (tmp_path / "study" / "run.sh").read_text()
 
 
+def test_one_leaf_alone_is_withheld_too(raw: Path, tmp_path: Path) -> None:
+    """{spleen} would be as good as annotated: the spleen becomes one with the background, as where nobody drew it."""
+    (tmp_path / "table.csv").write_text("case;liver;tumour;spleen\nfull_1;1;1;0\nfull_2;1;1;1\nmerged_1;1;0;1\n")
+    assert experiment(tmp_path / "study", "--cv", "2", "--withhold", str(tmp_path / "table.csv"), "--into", "127") == 0
+    new = tmp_path / "raw" / "Dataset127_SmallWithheld"
+    hidden = {"background", "spleen"}
+    for old, now in zip(label_sets_of(raw, "full_1").flat, label_sets_of(new, "full_1").flat, strict=True):
+        assert now == (hidden if old & hidden else old)
+    contract = contract_of(new)
+    assert names(contract, contract.annotated_leaves(contract.cases["full_1"])) == {"liver", "tumour"}
+    assert contract.cases["full_1"] == "without spleen"
+    assert contract.cases["full_2"] == "full"
+    assert contract.cases["merged_1"] == "without tumour"
+
+
 def test_the_new_data_set_is_one_that_verify_accepts(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("case,annotated\nfull_1,liver;tumour\nfull_2,all\n")
     assert experiment(tmp_path / "study", "--cv", "2", "--withhold", str(tmp_path / "table.csv"), "--into", "127") == 0

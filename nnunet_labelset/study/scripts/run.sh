@@ -61,6 +61,9 @@ prepare() {
     done
     if [[ ! -f "$preprocessed/$splits" ]]; then
         typed nnunet_labelset splits -d "$dataset" "${split_options[@]}"
+    else
+        say "folds: $preprocessed/$splits, which was there already"
+        say "for new ones, before anything is trained: nnunet_labelset splits -d $dataset_id ${split_options[*]} --overwrite"
     fi
     # For a fold without a split nnU-Net would silently draw a random one.
     number="$({ grep -o '"train"' "$preprocessed/$splits" || true; } | wc -l)"
