@@ -35,7 +35,7 @@ def strip_plot(title: str, rows: Sequence[Row], low: float, high: float, unit: s
         known = [score for score in row.scores if score is not None]
         missed = sum(row.crosses)
         name = f"{row.method} (n = {len(known)}{f', {missed} missed or invented' if missed else ''})"
-        parts.append(text(left, middle - 14, "row", name))
+        parts.append(text(left, middle - 14, "row", name, width - left))
         if not known:
             parts.append(text(left, middle + 4, "tick-left", "no scores"))
             description.append(f"{row.method}: no scores")

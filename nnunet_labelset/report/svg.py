@@ -42,7 +42,7 @@ def marks(points: Sequence[tuple[float, float] | None], crosses: Sequence[bool],
 
 
 def titled(title: str, unit: str, left: float, right: float) -> list[Markup]:
-    return [text(left, 15, "plot-title", title), text(right, 15, "unit", unit)]
+    return [text(left, 15, "plot-title", title, right - left - 24, 7.8), text(right, 15, "unit", unit)]
 
 
 def grid_across(
@@ -67,8 +67,14 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
     return Markup('<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>').format(x1, y1, x2, y2, style)
 
 
-def text(x: float, y: float, style: str, content: object) -> Markup:
-    return Markup('<text x="{:.1f}" y="{:.1f}" class="{}">{}</text>').format(x, y, style, content)
+def text(x: float, y: float, style: str, content: object, room: float = 0, letter: float = 5.9) -> Markup:
+    """A line of text; where letters of this width do not have the room, it is made narrower, and cut when too long."""
+    fit: object = ""
+    if room and letter * len(str(content)) > room:
+        most = int(1.6 * room / letter)
+        content = content if len(str(content)) <= most else f"{str(content)[: most - 1]}…"
+        fit = Markup(' textLength="{:.0f}" lengthAdjust="spacingAndGlyphs"').format(room)
+    return Markup('<text x="{:.1f}" y="{:.1f}" class="{}"{}>{}</text>').format(x, y, style, fit, content)
 
 
 def svg(width: int, height: float, label: str, parts: Sequence[Markup]) -> Markup:

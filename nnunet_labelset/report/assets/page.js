@@ -198,4 +198,16 @@
     });
     figure.querySelector("figcaption").append(button);
   });
+
+  // What is below the window is drawn after the rest, section by section: the page opens fast, and is whole soon after.
+  window.addEventListener("load", function () {
+    var later = window.requestIdleCallback || setTimeout, sections = all("section");
+    var next = function () {
+      var section = sections.shift();
+      if (!section) { return; }
+      [section].concat(all(".plots > figure", section)).forEach(function (part) { part.style.contentVisibility = "visible"; });
+      later(next, { timeout: 300 });
+    };
+    later(next, { timeout: 300 });
+  });
 }());

@@ -70,7 +70,8 @@ def _count(compared: Comparison, leaf: str) -> str:
     cells = [compared.cell(method, leaf, metric) for method in compared.methods for metric in compared.metrics]
     counts, unions = {cell.n for cell in cells}, max(cell.n_union for cell in cells)
     words = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
-    return words + (f", u = {unions}" if unions and leaf in compared.leaves else "")
+    words += f", u = {unions}" if unions and leaf in compared.leaves else ""
+    return words.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _tests(compared: Comparison) -> Markup:

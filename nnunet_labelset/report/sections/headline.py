@@ -37,10 +37,10 @@ def body(report: Report) -> Markup:
     rows.append(
         [header(KNOWN_WRONG.heading), *_best([_known_wrong(report, method) for method in report.methods], KNOWN_WRONG)]
     )
+    what = "Leaves and unions" if report.first.unions else "Leaves"
     for outcome, word in ((SCORED, "found"), (MISSED, "missed"), (INVENTED, "invented")):
-        rows.append(
-            [header(f"Leaves {word}"), *(number(_outcomes(report, method, outcome), 0) for method in report.methods)]
-        )
+        counts = (number(_outcomes(report, method, outcome), 0) for method in report.methods)
+        rows.append([header(f"{what} {word}"), *counts])
     return join(
         [
             bullets((_stale(line) for line in report.stale), "notes warning") if report.stale else "",
@@ -48,8 +48,8 @@ def body(report: Report) -> Markup:
             paragraph(
                 "Means with 95 % intervals (BCa bootstrap over the cases); a case counts with the mean over the leaves "
                 "that all methods have a score of. Known wrong: voxels predicted as a leaf that their annotation "
-                "excludes, of those of which anything is known. Found, missed and invented: leaves in cases in which "
-                "they are annotated.",
+                "excludes, of those of which anything is known. Found, missed and invented: in cases in which it is "
+                "annotated.",
                 "note",
             ),
             _ranks(report, ranked),
@@ -65,7 +65,7 @@ def _best(found: list[Description], metric: Metric) -> list[Cell]:
 
 
 def _mean(report: Report, method: str, metric: Metric) -> Description:
-    return describe(_means(report, method, metric), interval=True)
+    return describe(report.means(method, metric.name), interval=True)
 
 
 def _known_wrong(report: Report, method: str) -> Description:
@@ -91,22 +91,9 @@ def _stale(line: str) -> Markup:
     return Markup("<strong>Scores are out of date:</strong> {}").format(line)
 
 
-def _means(report: Report, method: str, metric: Metric) -> list[float | None]:
-    """Of every case, the mean over the leaves that all methods have a score of."""
-    means: list[float | None] = []
-    for case in report.cases:
-        values = []
-        for leaf in report.first.leaves:
-            of = {name: report.value(name, case, leaf, metric.name) for name in report.methods}
-            if None not in of.values():
-                values.append(of[method])
-        means.append(sum(values) / len(values) if values else None)  # type: ignore[arg-type]
-    return means
-
-
 def _outcomes(report: Report, method: str, outcome: str) -> int:
     cases = (report.results[method].by_case[case] for case in report.cases)
-    return sum(case.leaves[leaf].outcome == outcome for case in cases for leaf in report.first.leaves)
+    return sum(score.outcome == outcome for case in cases for score in case.leaves.values())
 
 
 def _ranks(report: Report, ranked: list[Metric]) -> Markup:

@@ -51,7 +51,7 @@ def choose_cases(report: Report) -> dict[str, list[str]]:
     if not report.worst:
         return {}
     chosen: dict[str, list[str]] = {}
-    ranked = rank_cases(report, best_method(report))
+    ranked = rank_cases(report, report.best_method)
     for place, case in enumerate(ranked[: report.worst], 1):
         chosen.setdefault(case, []).append("worst case" if place == 1 else f"worst case {place}")
     if ranked:
@@ -61,17 +61,13 @@ def choose_cases(report: Report) -> dict[str, list[str]]:
     return chosen
 
 
-def best_method(report: Report) -> str:
-    return max(report.methods, key=lambda method: report.results[method].summary.overall.mean["dice"] or 0)
-
-
 def rank_cases(report: Report, method: str) -> list[str]:
-    """Cases from worst to best: the mean, over their scored leaves, of Dice minus the leaf's median.
+    """Cases from worst to best: the mean, over their scored leaves and unions, of Dice minus the leaf's median.
 
     A case in which only an easy leaf is annotated is not good for that, nor is one bad whose leaves are all hard.
     """
     differences: dict[str, list[float]] = {}
-    for leaf in report.first.leaves:
+    for leaf in report.structures:
         scores = {case: report.value(method, case, leaf, "dice") for case in report.cases}
         known = {case: score for case, score in scores.items() if score is not None}
         for case, score in known.items():
@@ -81,11 +77,11 @@ def rank_cases(report: Report, method: str) -> list[str]:
 
 
 def most_disputed(report: Report) -> str | None:
-    """The case with the largest range of Dice between methods, on average over its leaves."""
+    """The case with the largest range of Dice between methods, on average over its leaves and unions."""
     ranges: dict[str, float] = {}
     for case in report.cases:
         found = []
-        for leaf in report.first.leaves:
+        for leaf in report.structures:
             scores = [report.value(method, case, leaf, "dice") for method in report.methods]
             known = [score for score in scores if score is not None]
             if len(known) > 1:
@@ -100,7 +96,7 @@ def _intro(report: Report) -> Markup:
         ""
         if report.wanted_cases
         else (
-            f"Worst and median cases of {best_method(report)}"
+            f"Worst and median cases of {report.best_method}"
             + (", the method with the best mean Dice" if len(report.methods) > 1 else "")
             + ", ranked by the mean difference of a leaf's Dice from its median over all cases. "
         )
