@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -205,3 +206,26 @@ def test_the_largest_disagreement_is_drawn() -> None:
     }
     assert most_disputed(made_report(one=one)) is None
     assert most_disputed(made_report(one=one, other=one)) is None
+
+
+def test_a_missed_union_makes_a_case_worst_and_disputed() -> None:
+    """A part that the reference does not tell apart is a part of the case, too."""
+    reports = []
+    for union in (0.8, 0.0):
+        scores = {"a": (0.9, union), "b": (0.8, 0.9), "c": (0.85, 0.9)}
+        cases = [
+            made_case(case, {"leaf": made_score({"dice": leaf}), "leaf+other": made_score({"dice": both})})
+            for case, (leaf, both) in scores.items()
+        ]
+        made = made_evaluation(cases)
+        reports.append(replace(made, leaves=("leaf",), unions={"leaf+other": ("leaf", "other")}))
+    report = Report({"one": reports[0], "other": reports[1]}, {}, Path(), worst=1)
+    assert rank_cases(report, "other")[0] == "a"
+    assert most_disputed(report) == "a"
+
+
+def test_the_best_method_is_that_of_the_overview() -> None:
+    """By the mean over the cases: y is better in the mean of the leaves, because one case alone has the small one."""
+    x = {**{case: {"big": 0.9, "small": None} for case in "abc"}, "d": {"big": None, "small": 0.1}}
+    y = {**{case: {"big": 0.8, "small": None} for case in "abc"}, "d": {"big": None, "small": 0.3}}
+    assert made_report(x=x, y=y).best_method == "x"

@@ -31,6 +31,16 @@ def test_plots_say_what_they_show() -> None:
     assert long.count(",", long.index("points"), long.index("</polyline>")) <= 250
 
 
+def test_long_names_fit() -> None:
+    """On a plot of 360: narrower letters, then an end that is cut; the label for screen readers has it all."""
+    for length, shown in ((20, 20), (50, 50), (500, None)):
+        plot = bland_altman("x" * length, 0, [(10.0, 1.0), (20.0, 3.0)], "ml")
+        ((fit, title),) = re.findall('class="plot-title"(.*?)>(.*?)</text>', plot)
+        assert ("textLength" in fit) == (length > 20)
+        assert len(title) == shown or (shown is None and title.endswith("…") and len(title) < 100)
+        assert "x" * length in plot
+
+
 def test_missed_and_invented_are_crosses_and_counted() -> None:
     plot = strip_plot("leaf", [row("m", [0.0, None, 90.0, 80.0], [True, False, False, False])], 0, 100, "%")
     (cross,) = re.findall('<path class="crosses m0" data-i="0" d="(.*?)"', plot)

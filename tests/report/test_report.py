@@ -82,13 +82,14 @@ def test_the_answer_stands_first(made: tuple[Path, str]) -> None:
     assert re.fullmatch(r"[\d.]+ \[[\d.]+, [\d.]+\]", found["Dice %"][0])
     # annotated: both parts in a and d, the left one in b, in the third case nothing but a union of both
     results, _ = load_results([str(study / "first"), str(study / "second")])
+    what = "Leaves and unions" if results["first"].unions else "Leaves"
     for column, result in enumerate(results.values()):
         for outcome, word in (("scored", "found"), ("missed", "missed"), ("absent_in_reference", "invented")):
-            counted = sum(case.leaves[leaf].outcome == outcome for case in result.cases for leaf in result.leaves)
-            assert found[f"Leaves {word}"][column] == str(counted)
+            counted = sum(score.outcome == outcome for case in result.cases for score in case.leaves.values())
+            assert found[f"{what} {word}"][column] == str(counted)
         shares = [case.known_wrong_share for case in result.cases]
         assert found["Known wrong %"][column].startswith(f"{100 * np.mean(shares):.2f}")
-    assert found["Leaves missed"] == ["1", "0"]
+    assert found[f"{what} missed"] == ["1", "0"]
 
 
 def test_comparison_has_the_numbers_and_the_notes_of_compare(made: tuple[Path, str]) -> None:
@@ -171,6 +172,7 @@ def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.M
     wide, long = cells(columns, "Comparison"), cells(rows, "Comparison")
     assert {cell for row in wide[1:] for cell in row[2:] if cell} == {cell for row in long[1:] for cell in row[2:]}
     assert [row[1] for row in long[1:4]] == ["Dice %", "NSD %", "HD95 mm"]
+    assert "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}" in long[1][0]
     wide, long = cells(columns, "By protocol"), cells(rows, "By protocol")
     assert sorted(cell for row in wide[1:] for cell in row[4:]) == sorted(cell for row in long[1:] for cell in row[2:])
     wide, long = cells(columns, "Dice of a"), cells(rows, "Dice of a")

@@ -57,8 +57,9 @@
     var back = area.querySelector("[data-by='-1']"), on = area.querySelector("[data-by='1']");
     var width = data.structures.length, methods = data.methods.length, page = 0, down = false, key = 2, rows = [];
     var words = [], columns = [], metric;
+    var plain = function (text) { return text.toLowerCase().replace(/_/g, " "); };  // as leaves are shown
     data.cases.forEach(function (name, c) {
-      data.structures.forEach(function (leaf) { words.push((name + " " + leaf + " " + data.groups[c]).toLowerCase()); });
+      data.structures.forEach(function (leaf) { words.push(plain(name + " " + leaf + " " + data.groups[c])); });
     });
     var value = function (row, column) {
       if (column === 0) { return data.cases[Math.floor(row / width)]; }
@@ -89,7 +90,7 @@
       on.disabled = page === last;
     };
     var update = function () {
-      var wanted = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+      var wanted = plain(search.value).split(/\s+/).filter(Boolean);
       rows = [];
       words.forEach(function (text, row) {
         if (wanted.every(function (word) { return text.includes(word); }) &&

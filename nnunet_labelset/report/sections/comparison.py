@@ -27,7 +27,7 @@ def body(report: Report) -> Markup:
         columns = ["leaf", "metric", *methods]
         lines = [*((leaf, metric) for leaf in structures for metric in metrics), whole]
         rows = [
-            [header(_name(leaf)), text(metric.heading)]
+            [header(f"{_name(leaf)} ({_count(compared, leaf)})" if leaf else _name(leaf)), text(metric.heading)]
             + [score_cell(compared.cell(method, leaf, metric.name), metric) for method in methods]
             for leaf, metric in lines
         ]

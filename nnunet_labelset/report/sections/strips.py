@@ -38,7 +38,8 @@ def body(report: Report) -> Markup:
             for leaf, of in rows.items()
         ]
         parts.append(details(f"Every leaf: {len(figures)} plots", plots(figures)) if many else plots(figures))
-    intro = (
+    intro = "Means of all leaves with their 95 % intervals; below, each leaf by itself. " if many else ""
+    intro += (
         "One mark per case, a cross where the leaf was missed or invented. The box is from quartile to quartile, its "
         "line the median; below it the mean with its 95 % interval. Every leaf has its own axis."
     )
