@@ -59,7 +59,10 @@ def common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
 
 
 def common_regions(datasets: Sequence[InputDataset], leaves: tuple[str, ...]) -> Regions | None:
-    """By name. A leaf of a data set without regions that no region holds is a region of its own."""
+    """By name. A leaf of a data set without regions that no region holds is a region of its own.
+
+    Larger ones come first: nnU-Net writes the later ones over them.
+    """
     members: dict[str, LabelSet] = {}
     order: dict[str, int] = {}
     for dataset in datasets:
@@ -79,6 +82,7 @@ def common_regions(datasets: Sequence[InputDataset], leaves: tuple[str, ...]) ->
     for leaf in range(1, len(leaves)):
         if not any(leaf in region for region in members.values()):
             members[leaves[leaf]], order[leaves[leaf]] = frozenset([leaf]), leaf
+    members = {name: members[name] for name in sorted(members, key=lambda name: -len(members[name]))}
     return Regions(members, tuple(order[name] for name in members)).checked(leaves, "the data sets together")
 
 

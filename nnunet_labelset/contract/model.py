@@ -93,20 +93,15 @@ class Contract:
         protocol = self.protocol_of(case)
         return self.annotated_leaves(protocol) == self.full_set and protocol not in self.vouched
 
+    def annotates_region(self, protocol: str, region: LabelSet) -> bool:
+        """A region is annotated if all of its leaves are, or if each value lies inside or outside of it."""
+        sets = [labels for labels in self.protocols[protocol] if labels != self.full_set]
+        across = any(labels & region and labels - region for labels in sets)
+        return region <= self.annotated_leaves(protocol) or (any(labels <= region for labels in sets) and not across)
+
     def annotated_regions(self, protocol: str) -> tuple[str, ...]:
-        """Regions that a protocol annotates: all of their leaves are, or each value lies inside or outside of them."""
-        if self.regions is None:
-            return ()
-        sets = [labels for labels in self.protocols[protocol] if len(labels) < self.num_leaves]
-        return tuple(
-            name
-            for name, region in self.regions.items()
-            if region <= self.annotated_leaves(protocol)
-            or (
-                any(labels <= region for labels in sets)
-                and all(labels <= region or not labels & region for labels in sets)
-            )
-        )
+        regions = (self.regions or {}).items()
+        return tuple(name for name, region in regions if self.annotates_region(protocol, region))
 
     def coverage(self, cases: Iterable[str] | None = None) -> dict[str, int]:
         """In how many of the cases each leaf is annotated and, after the leaves, each region."""

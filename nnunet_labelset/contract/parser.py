@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
 from nnunet_labelset.errors import did_you_mean
@@ -105,6 +106,10 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
             parsed.wrong(f"region '{name}' has no leaves: list their values, or remove it")
         elif unknown:
             parsed.wrong(f"region '{name}': {_short(unknown)} is no value of {BLOCK}.leaves (0..{len(names) - 1})")
+        elif 0 in members and len(members) > 1:
+            parsed.wrong(f"region '{name}' holds {names[0]} (0), which a segmentation would not show then: take 0 out")
+        elif len(set(members)) < len(members):
+            parsed.wrong(f"region '{name}' lists a value twice: {_short(members)}")
         elif name in names and members != [names.index(name)]:
             parsed.wrong(f"'{name}' is the name of a leaf and of another region: rename one of them")
         elif members != [0]:
@@ -112,16 +117,24 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
     for leaf in range(1, len(names)):
         if not parsed.problems and not any(leaf in members for members in regions.values()):
             parsed.wrong(f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add it to one")
+    for (first, inside), (later, members) in combinations(regions.items(), 2):
+        if inside <= members:  # nnU-Net writes the regions in this order
+            parsed.wrong(
+                f"region '{later}' holds all of '{first}' and is written over it, so that no segmentation shows "
+                f"'{first}': list '{later}' before it in 'labels' and regions_class_order, or remove one of them"
+            )
     if not parsed.problems and all(len(members) == 1 for members in regions.values()):
         parsed.wrong(f"no label is a region of several leaves: use plain labels and {BLOCK}.version {VERSION}")
-    if not isinstance(order, (list, tuple)) or len(order) != len(regions):
+    declared = [str(name) for name, value in labels.items() if name != IGNORE and value not in (0, [0])]
+    if not isinstance(order, (list, tuple)) or len(order) != len(declared):
         parsed.wrong(
-            f"Expected 'regions_class_order' in dataset.json to list {len(regions)} values, one for every region "
-            f"({', '.join(regions)}), but got {order!r}"
+            f"Expected 'regions_class_order' in dataset.json to list {len(declared)} values, one for every region "
+            f"({', '.join(declared)}), but got {order!r}"
         )
     else:
-        for value, (name, inside) in zip(order, regions.items(), strict=True):
-            if type(value) is not int or value not in inside:
+        for value, name in zip(order, declared, strict=True):
+            inside = regions.get(name)  # None: its leaves are wrong, which was told
+            if inside is not None and (type(value) is not int or value not in inside):
                 parsed.wrong(f"regions_class_order: {value!r} is no value of region '{name}' ({_short(inside)})")
     if not parsed.problems:
         parsed.leaf_names, parsed.has_ignore = names, IGNORE in labels

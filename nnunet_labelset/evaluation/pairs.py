@@ -95,9 +95,12 @@ def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[St
             found[name] = frozenset([leaf]), leaf in annotated
     if contract.regions is None:
         found |= {union_name(labels, contract): (labels, True) for labels in sorted(unions, key=sorted)}
-    found |= {name: (members, _is_known(members, contract, protocol)) for name, members in regions.items()}
+    found |= {name: (members, contract.annotates_region(protocol, members)) for name, members in regions.items()}
     return tuple(
-        Structure(name, members, known, wanted.tolerance.get(name, wanted.tolerance.get("")), name in wanted.instances)
+        Structure(
+            *(name, members, known, wanted.tolerance.get(name, wanted.tolerance.get(""))),
+            *(name in wanted.instances, name in (contract.regions or ())),
+        )
         for name, (members, known) in found.items()
     )
 
@@ -108,13 +111,6 @@ def foreground(contract: Contract) -> dict[Any, str]:
         keys = {name: tuple(sorted(members)) for name, members in contract.regions.items()}
         return {key if len(key) > 1 else key[0]: name for name, key in keys.items()}
     return {leaf: name for leaf, name in enumerate(contract.leaf_names) if leaf}
-
-
-def _is_known(members: LabelSet, contract: Contract, protocol: str) -> bool:
-    """A region is annotated if its leaves are, or if no label-set lies across its border, however they are merged."""
-    sets = [labels for labels in contract.protocols[protocol] if labels != contract.full_set]
-    across = any(labels & members and labels - members for labels in sets)
-    return members <= contract.annotated_leaves(protocol) or (any(labels <= members for labels in sets) and not across)
 
 
 def read_regions(texts: Sequence[str], contract: Contract) -> dict[str, LabelSet]:

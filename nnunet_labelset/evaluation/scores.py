@@ -25,13 +25,18 @@ Boxes = Sequence[tuple[slice, ...] | None]
 
 @dataclass(frozen=True)
 class Structure:
-    """What is scored under a name: a leaf, or a union of leaves that count as one."""
+    """What is scored under a name: a leaf, a region, or a union of leaves that count as one."""
 
     name: str
     members: LabelSet
     annotated: bool
     tolerance: float | None = None  # mm, of NSD; None is the larger of 1 mm and the diagonal of a voxel
     instances: bool = False
+    is_region: bool = False  # of the data set: its leaves are one by definition, not for want of a reference
+
+    @property
+    def is_union(self) -> bool:
+        return len(self.members) > 1 and not self.is_region
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ def score_arrays(
         measured = Measured(tp, fp, fn, int((confusion @ regions[row]).sum()), volume, tolerance, surfaces, instances)
         scores[structure.name] = Score(
             outcome,
-            tuple(pair.leaf_names[leaf] for leaf in sorted(structure.members)) if len(structure.members) > 1 else None,
+            tuple(pair.leaf_names[leaf] for leaf in sorted(structure.members)) if structure.is_union else None,
             *(tp, fp, fn, tn, tp + fn, tp + fp),
             _values(measured, outcome, pair.surfaces),
         )

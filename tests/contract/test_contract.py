@@ -257,6 +257,12 @@ class TestRegions:
         ),
         "region 'core' has no leaves": region_json(labels={**REGIONS, "core": []}),
         r"region 'core': \[7\] is no value of label_sets.leaves": region_json(labels={**REGIONS, "core": [2, 7]}),
+        r"region 'core' holds background \(0\)": region_json(labels={**REGIONS, "core": [0, 2, 3]}),
+        r"region 'core' lists a value twice: \[2, 2, 3\]": region_json(labels={**REGIONS, "core": [2, 2, 3]}),
+        "region 'whole_tumour' holds all of 'core' and is written over it, so that no segmentation shows 'core'": (
+            region_json(labels={"background": 0, "core": [2, 3], "whole_tumour": [1, 2, 3], "x": [3]}, order=[2, 1, 3])
+        ),
+        "region 'core' holds all of 'whole_tumour'": region_json(labels={**REGIONS, "core": [1, 2, 3]}),
         "leaf 'edema' is in no region": region_json(labels={**REGIONS, "whole_tumour": [2, 3]}),
         "'enhancing' is the name of a leaf and of another region": region_json(labels={**REGIONS, "enhancing": [2, 3]}),
         "'regions_class_order' in dataset.json to list 3 values.*but got None": region_json(order=None),
@@ -280,6 +286,17 @@ class TestRegions:
     def test_fails_closed(self, message):
         with pytest.raises(LabelSetError, match=message):
             Contract.from_dataset_json(self.BAD[message])
+
+    def test_one_mistake_is_told_once(self):
+        """A region without leaves still has its place in the order."""
+        problems = Contract.read(region_json(labels={**REGIONS, "core": []}))[1]
+        assert problems == ["region 'core' has no leaves: list their values, or remove it"]
+
+    def test_a_case_of_which_nothing_is_known_annotates_no_region(self):
+        nothing = {leaf: list(LEAVES) for leaf in LEAVES}
+        contract = Contract.from_dataset_json(region_json(protocols={"full": {}, "outer": nothing}))
+        assert set(contract.coverage(["b"]).values()) == {0}
+        assert set(contract.coverage(["a"]).values()) == {1}
 
     def test_version_1_has_no_leaves(self):
         with pytest.raises(LabelSetError, match=r"Unknown key\(s\) in label_sets of dataset.json: leaves"):

@@ -258,6 +258,7 @@ def test_a_data_set_with_regions_is_scored_by_region(tmp_path):
     assert [scores(metrics, case)["whole"]["dice"] for case in (0, 1)] == [1, 4 / 6]
     assert [scores(metrics, case)["core"]["dice"] for case in (0, 1)] == [2 / 4, None]
     assert scores(metrics, 1)["core"]["outcome"] == "unannotated"
+    assert {score["union"] for case in (0, 1) for score in scores(metrics, case).values()} == {None}  # they are meant
     assert [case["known_wrong"] for case in metrics["cases"]] == [2, 2]
     summary = json.loads((tmp_path / "pred" / "evaluation" / "summary.json").read_text())
     assert set(summary["mean"]) == {"(1, 2)", "2"}

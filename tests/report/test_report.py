@@ -267,6 +267,9 @@ def test_a_data_set_with_regions_is_reported_by_region(study: Path) -> None:
     html = make(study, "--worst", "1")
     page = Page(html)
     assert scores_data(html)["structures"] == ["whole", "core"]
+    assert cells(html, "Coverage")[0][3:] == ["left part", "right part", "whole", "core"]
+    assert "whole (union)" not in html
+    assert not any("u = " in cell for cell in cells(html, "Comparison")[0])
     assert page.all("image"), "pictures show leaves"
 
 

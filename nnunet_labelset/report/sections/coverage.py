@@ -21,7 +21,7 @@ def body(report: Report) -> Markup:
         "evaluated": [case for case in contract.cases if case in evaluated],
     }
     groups = [coverage_table(contract, cases, part=part) for part, cases in parts.items() if cases]
-    leaves = contract.leaf_names[1:]
+    leaves = list(groups[0][0].counts)  # with the regions
     if len(leaves) > WIDE:
         found = [row for rows in groups for row in rows]
         columns = ["leaf", *(f"{row.part}\n{row.group}\nn = {row.cases}" for row in found)]
