@@ -117,8 +117,8 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
     for leaf in range(1, len(names)):
         if not parsed.problems and not any(leaf in members for members in regions.values()):
             parsed.wrong(f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add it to one")
-    for (first, inside), (later, members) in combinations(regions.items(), 2):
-        if inside <= members:  # nnU-Net writes the regions in this order
+    for first, later in combinations(regions, 2):
+        if regions[first] <= regions[later]:  # nnU-Net writes the regions in this order
             parsed.wrong(
                 f"region '{later}' holds all of '{first}' and is written over it, so that no segmentation shows "
                 f"'{first}': list '{later}' before it in 'labels' and regions_class_order, or remove one of them"
@@ -133,9 +133,8 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
         )
     else:
         for value, name in zip(order, declared, strict=True):
-            inside = regions.get(name)  # None: its leaves are wrong, which was told
-            if inside is not None and (type(value) is not int or value not in inside):
-                parsed.wrong(f"regions_class_order: {value!r} is no value of region '{name}' ({_short(inside)})")
+            if name in regions and (type(value) is not int or value not in regions[name]):
+                parsed.wrong(f"regions_class_order: {value!r} is no value of region '{name}' ({_short(regions[name])})")
     if not parsed.problems:
         parsed.leaf_names, parsed.has_ignore = names, IGNORE in labels
         parsed.regions, parsed.regions_class_order = regions, tuple(order)

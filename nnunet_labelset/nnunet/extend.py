@@ -107,7 +107,8 @@ def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
         try:
             with zipfile.ZipFile(model) as archive:
                 names = [name for name in archive.namelist() if ".." not in Path(name).parts]
-                models = [Path(name).parent for name in names if Path(name).name == PLANS]
+                folders = [Path(name).parent for name in names if Path(name).name == PLANS]
+                models = [path for path in folders if path.name.count("__") == 2]  # others belong to postprocessing
                 if len(models) != 1:
                     found = some(path.name for path in models) or "none"
                     raise LabelSetError(

@@ -43,7 +43,8 @@ class AdviceMixin(Trainer):
     def _log_recommendation(self, coverage: Mapping[str, int], training: Sequence[str]) -> None:
         """The same advice as in the documentation, with what speaks for it in these cases."""
         size = self.configuration_manager
-        why = reasons(coverage, len(training), size.patch_size, size.median_image_size_in_voxels)
+        patch = size.patch_size if self.contract.regions is None else ()  # the loss of regions has no running Dice
+        why = reasons(coverage, len(training), patch, size.median_image_size_in_voxels)
         if all(map(self.contract.is_fully_annotated, self.contract.cases)):
             text = "every case is fully annotated: nnU-Net's own nnUNetTrainer would do"
         else:

@@ -98,6 +98,8 @@ def test_from_a_zip(prepared: tiny.NNUNet, model: Path, tmp_path: Path, monkeypa
     with zipfile.ZipFile(archive, "w") as file:  # as nnUNetv2_export_model_to_zip writes it
         for path in (model / "plans.json", model / "dataset.json", model / "fold_all" / "checkpoint_final.pth"):
             file.write(path, path.relative_to(prepared.results))
+        for name in ("plans.json", "postprocessing.pkl"):  # of a model with postprocessing
+            file.writestr(f"{model.relative_to(prepared.results)}/crossval_results_folds_all/{name}", "{}")
     assert extend(prepared, archive, monkeypatch, "-p", "from_zip") == 0
     start = prepared.preprocessed / NEW / "start_from_zip_3d_fullres.pth"
     assert len(rows(start, "decoder.seg_layers.0.bias")) == 5

@@ -124,10 +124,11 @@ def test_mistakes_stop_at_once(regions_in_process: tiny.NNUNet) -> None:
 
 
 def test_the_whole_road(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
-    """Train, validate by region, predict with stock nnU-Net, export."""
+    """Train, validate by region, predict and ensemble with stock nnU-Net, export."""
     nnunet = prepared_regions
     log = nnunet.train("3d_fullres", 0, TRAINER, "--npz")
     assert "Cases in which a region is annotated" in log
+    assert "running Dice" not in log  # which regions do not have
     assert log.count("Mean Validation Dice") == 1
     model = nnunet.model_folder(TRAINER)
     summary = load_summary_json(str(model / "fold_0" / "validation" / "summary.json"))
@@ -139,9 +140,14 @@ def test_the_whole_road(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
         assert np.isnan([score["Dice"] for score in scores[1:]]).all() == whole_only
     images = nnunet.raw / tiny.NAME / "imagesTs"
     arguments = ["-i", images, "-o", tmp_path / "out", "-d", 901, "-c", "3d_fullres", "-tr", TRAINER, "-f", 0]
-    nnunet.run("nnUNetv2_predict", *arguments, "-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta")
-    values = sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / "out" / "test_100.nii.gz")))
+    options = ["-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta", "--save_probabilities"]
+    nnunet.run("nnUNetv2_predict", *arguments, *options)
+    nnunet.run("nnUNetv2_ensemble", "-i", tmp_path / "out", tmp_path / "out", "-o", tmp_path / "both", "-np", 1)
+    values, both = (
+        sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / folder / "test_100.nii.gz"))) for folder in ("out", "both")
+    )
     assert set(np.unique(values)) <= {0, 1, 2, 3}  # regions_class_order
+    assert np.array_equal(values, both)
     archive = tmp_path / "model.zip"
     done = nnunet.run("nnunet_labelset", "export", "-d", 901, "-tr", TRAINER, "-o", archive)
     assert "the same segmentation" in done.stdout
