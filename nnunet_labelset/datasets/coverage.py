@@ -119,7 +119,8 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
         return ""
     left = len(lines) - most if most is not None and len(lines) > most else 0
     more = [f"  ... {left} more: -o FILE writes all of them\n"] if left else []
-    return "Not counted above, because they were not drawn one by one:\n" + "".join(lines[: len(lines) - left] + more)
+    heading = "Not drawn one by one, and counted above only where the protocol vouches for a leaf:\n"
+    return heading + "".join(lines[: len(lines) - left] + more)
 
 
 def dataset_coverage(

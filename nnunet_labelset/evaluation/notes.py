@@ -12,6 +12,7 @@ EFFECT_NOTE = (
     "the larger values."
 )
 FEW_CASES = 20  # below, a bootstrap interval is too narrow
+FEW_NOTE = f"Intervals (95 %, BCa bootstrap) of fewer than {FEW_CASES} cases are too narrow."
 FLOOR_OF = 30  # differing pairs, from which on nobody asks for the smallest possible p-value
 
 
@@ -45,8 +46,8 @@ def notes(found: Comparison) -> list[str]:
         lines.append(
             "A leaf that one method invents and another leaves out has no pair of scores: it counts under detection."
         )
-    if len(found.cases) < FEW_CASES:
-        lines.append(f"Intervals (95 %, BCa bootstrap) of fewer than {FEW_CASES} cases are too narrow.")
+    if any(cell.n < FEW_CASES for cell in found.cells if cell.low is not None):
+        lines.append(FEW_NOTE)
     for method, cases in found.left_out.items():
         if cases:
             lines.append(f"{len(cases)} case(s) of {method} are not in all result sets and were left out.")

@@ -157,7 +157,8 @@ def _score(cell: Cell, metric: Metric, markup: _Markup) -> str:
 def _interval_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
     def show(mean: float | None, low: float | None, high: float | None, metric: str, sign: str = "") -> str:
         row = METRICS.get(metric, KNOWN_WRONG)
-        texts = [f"{row.scale * value:{sign}.{row.digits}f}" for value in (mean, low, high) if value is not None]
+        values = [round(row.scale * value, row.digits) + 0.0 for value in (mean, low, high) if value is not None]
+        texts = [f"{value:{sign}.{row.digits}f}" for value in values]  # + 0.0, because -0.0 is no number to print
         return markup.text(f"{texts[0]} [{texts[1]}, {texts[2]}]" if len(texts) == 3 else "".join(texts) or "-")
 
     def cell(method: str, leaf: str, metric: str) -> str:

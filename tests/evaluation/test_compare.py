@@ -236,6 +236,8 @@ def test_intervals_are_those_of_scipy():
     assert f"{shown[0]} {{[}}{shown[1]}, {shown[2]}{{]}}" in latex_tables(found)
     few = comparison({name: evaluated([a[:6], b[:6]]) for name in "ab"}, "a")
     assert [note for note in few.notes if "fewer than 20 cases are too narrow" in note]
+    few = comparison({name: evaluated([a, [*b[:6], *[None] * 19]]) for name in "ab"}, "a")
+    assert [note for note in few.notes if "fewer than 20 cases are too narrow" in note], "one leaf has six"
     assert describe([0.5, 0.5, 0.5], interval=True).low == 0.5
 
 

@@ -188,6 +188,7 @@ def test_one_result_of_one_case_is_enough(study: Path) -> None:
     html = (study / "report.html").read_text()
     page = Page(html)
     assert "HD95" not in html
+    assert "fewer than 20 cases are too narrow" in html
     assert 'id="comparison"' not in html
     assert "3 case(s) without prediction" in html
     assert 'href="second/a.nii.gz"' in html, "links inside the folder of the report can be moved with it"

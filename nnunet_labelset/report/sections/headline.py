@@ -5,6 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup, escape
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, Metric
+from nnunet_labelset.evaluation.notes import FEW_CASES, FEW_NOTE
 from nnunet_labelset.evaluation.results import INVENTED, MISSED, SCORED
 from nnunet_labelset.evaluation.statistics import Description, describe
 from nnunet_labelset.report.page import Cell, bullets, figure, header, join, number, paragraph, plots, table
@@ -52,6 +53,7 @@ def body(report: Report) -> Markup:
                 "annotated.",
                 "note",
             ),
+            paragraph(FEW_NOTE, "note") if report.compared is None and len(report.cases) < FEW_CASES else "",
             _ranks(report, ranked),
         ]
     )
