@@ -11,10 +11,13 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nnunet_labelset.cli import VERBS, module_of
+from nnunet_labelset.io.volume import read_voxels
 from nnunet_labelset.nnunet.discovery import trainers_folder
+from tests.helpers.volumes import write_volume
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -70,14 +73,32 @@ def test_python_runs(page: str) -> None:
         exec(compile(block, page, "exec"), {})
 
 
+def test_slices_without_a_label_become_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.zeros((4, 3, 3), np.uint8)
+    values[2, 1, 1] = 1
+    write_volume(tmp_path / "labelsTr" / "pat_002.nii.gz", values, spacing=(1.0, 2.0, 3.0))
+    monkeypatch.chdir(tmp_path)
+    (block,) = python_blocks(ROOT / "docs" / "how-to" / "scribbles.md")
+    exec(compile(block, "scribbles.md", "exec"), {})
+    after, place = read_voxels(tmp_path / "labelsTr" / "pat_002.nii.gz")
+    assert [sorted(np.unique(plane)) for plane in after] == [[4], [4], [0, 1], [4]]
+    assert place.spacing == (1.0, 2.0, 3.0)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_trainers_exist(page: Path) -> None:
     text = page.read_text()
-    for link in re.findall(r"\]\(([^)#]+)\)", text):
-        if "://" not in link:
-            assert (page.parent / link).exists(), f"{page.name}: {link}"
+    for link, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
+        if "://" in link:
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), f"{page.name}: {link}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)|<a id=\"([^\"]+)\"", target.read_text(), re.MULTILINE)
+            headings = ["".join(heading) for heading in headings]
+            assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}, anchor
     known = "".join(path.read_text() for path in Path(trainers_folder()).glob("*.py")) + "".join(python_blocks(page))
-    for trainer in re.findall(r"\bnnUNetTrainer(?:Leaf|Marginal|Soft|Fully)\w+?(?=__|\b)", text):
+    for trainer in re.findall(r"\bnnUNetTrainer(?:Label|Leaf|Marginal|Soft|Fully)\w+?(?=__|\b)", text):
         assert f"class {trainer}(" in known, f"{page.name}: {trainer}"
 
 
