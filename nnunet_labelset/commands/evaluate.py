@@ -16,7 +16,15 @@ from nnunet_labelset.evaluation.files import SCORE_COLUMNS, per_case_csv, screen
 from nnunet_labelset.evaluation.fresh import read_contract
 from nnunet_labelset.evaluation.instances import require_panoptica
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.pairs import Wanted, find_pairs, foreground, read_regions, union_members
+from nnunet_labelset.evaluation.pairs import (
+    LEAVES_AND_UNIONS,
+    Wanted,
+    find_pairs,
+    foreground,
+    read_regions,
+    structures_of,
+    union_members,
+)
 from nnunet_labelset.evaluation.results import Settings
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.records import to_json
@@ -114,7 +122,10 @@ def run(args: argparse.Namespace) -> None:
 
 def _wanted(args: argparse.Namespace, contract: Contract) -> Wanted:
     regions = read_regions(args.regions, contract)
-    names = [*foreground(contract).values(), *regions]
+    known = (structures_of(contract, protocol, LEAVES_AND_UNIONS) for protocol in contract.protocols)
+    names = list(
+        dict.fromkeys([*foreground(contract).values(), *regions, *(of.name for found in known for of in found)])
+    )
     for name in args.instances:
         if name not in names:
             raise LabelSetError(f"--instances: no leaf '{name}'{did_you_mean(name, names)}")
@@ -134,12 +145,15 @@ def _tolerance(given: str, names: Sequence[str]) -> dict[str, float]:
         leaf, text = row["leaf"].strip(), row["tolerance"].strip()
         if leaf and leaf not in names:
             raise LabelSetError(f"{given}: no leaf '{leaf}'{did_you_mean(leaf, names)}")
+        if leaf in found:
+            raise LabelSetError(f"{given}: '{leaf}' is listed more than once")
         try:
             found[leaf] = float(text)
         except ValueError:
             found[leaf] = math.nan
         if not 0 <= found[leaf] < math.inf:
-            raise LabelSetError(f"Expected --tolerance to be mm, 0 or more, or a table, but got '{text}'")
+            where = f" of '{leaf}' in {given}" if leaf else ""
+            raise LabelSetError(f"Expected --tolerance to be mm, 0 or more, or a table, but got '{text}'{where}")
     return found
 
 

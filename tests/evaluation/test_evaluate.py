@@ -220,8 +220,25 @@ def test_tolerance(tmp_path, capsys):
     assert metrics["settings"]["tolerance"] == {"white_matter": 0.4}
     table.write_text("leaf,tolerance\nwhite_mater,0.4\n")
     assert "did you mean 'white_matter'" in error_of(capsys, arguments, "--tolerance", table)
+    table.write_text("leaf,tolerance\nwhite_matter,0.4\nwhite_matter,4\n")
+    assert "'white_matter' is listed more than once" in error_of(capsys, arguments, "--tolerance", table)
+    table.write_text("leaf,tolerance\nwhite_matter,\n")
+    assert f"but got '' of 'white_matter' in {table}" in error_of(capsys, arguments, "--tolerance", table)
     for bad in ("-1", "nan", "inf", "wide"):
         assert f"but got '{bad}'" in error_of(capsys, arguments, f"--tolerance={bad}")
+
+
+def test_tolerance_of_a_union(tmp_path, monkeypatch):
+    monkeypatch.setitem(PROTOCOLS, "stem", {"ignore": ["white_matter", "ventricles"]})
+    ignore = len(LEAVES) + 1
+    reference, prediction = np.zeros((6, 6, 6), int), np.zeros((6, 6, 6), int)
+    reference[1:5, 1:5, 1:4], prediction[1:5, 1:5, 1:5] = ignore, 1
+    arguments = setup(tmp_path, {"x": reference}, {"x": prediction}, {"x": "stem"}, spacing=(0.4, 0.4, 0.4))
+    table = tmp_path / "tolerance.csv"
+    table.write_text("leaf,tolerance\nwhite_matter+ventricles,0.3\n")
+    found = scores(evaluate(arguments, "--tolerance", table))["white_matter+ventricles"]
+    assert found["outcome"] == "scored"
+    assert 0 < found["nsd"] < 1
 
 
 def test_regions(tmp_path, capsys):
