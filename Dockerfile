@@ -2,7 +2,7 @@
 #
 #   docker build -t nnunet_labelset:cuda .
 #   docker build -t nnunet_labelset:cpu --build-arg TORCH_INDEX=... .    (PyTorch's list of wheels for the CPU)
-#   docker run --rm --gpus all --shm-size=8g -v /your/data:/data nnunet_labelset:cuda train 27 3d_fullres 0 -tr nnUNetTrainerLeafDice
+#   docker run --rm --gpus all --shm-size=8g -v /your/data:/data nnunet_labelset:cuda train 27 3d_fullres 0 -tr nnUNetTrainerLabelSet
 #
 # --shm-size: the workers of nnU-Net hand over batches through shared memory, and Docker allows 64 MB.
 FROM python:3.12-slim

@@ -230,9 +230,12 @@ def _label_files(
     files = tuple(found.files.get(Role(Kind.LABEL, structure)) for structure in source.labels)
     if part != TRAINING and not any(files):
         return ()
-    for (structure, sets), path in zip(source.labels.items(), files, strict=True):
-        optional = sets <= varies or not sets & (annotated | {0})
-        if path is None and not (optional and any(files)):
-            hint = "" if source.varies else ": if it was not drawn in every case, name its leaves in 'varies'"
-            raise LabelSetError(f"{where}: no label file of structure '{structure}'{hint}")
+    absent = [
+        f"'{structure}'"
+        for (structure, sets), path in zip(source.labels.items(), files, strict=True)
+        if path is None and not (any(files) and (sets <= varies or not sets & (annotated | {0})))
+    ]
+    if absent:
+        hint = ": if it was not drawn in every case, name its leaves in 'varies'" if any(files) else ""
+        raise LabelSetError(f"{where}: no label file of structure {', '.join(absent)}{hint}")
     return files

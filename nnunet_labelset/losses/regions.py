@@ -74,7 +74,7 @@ class RegionLoss(nn.Module):
     def like(cls, loss: LabelSetLoss, regions: Tensor, sum_entropy: bool) -> RegionLoss:
         """The terms and weights of a loss for leaves; with in, out and either, Leaf-Dice and marginal Dice are one."""
         if isinstance(loss, SoftTargetDiceLoss):
-            raise LabelSetError("soft-target Dice is not defined for regions: train with nnUNetTrainerLeafDice")
+            raise LabelSetError("soft-target Dice is not defined for regions: train with nnUNetTrainerLabelSet")
         return cls(
             loss.membership,
             regions,
