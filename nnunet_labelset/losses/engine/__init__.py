@@ -27,7 +27,7 @@ def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
     logits `(B, C, *S)`, target `(B, 1, *S)` integer set indices, `tables` on the same device in `sum_dtype(logits)`.
     Sums are float32 (float64 for float64 logits), whatever the dtype of the logits and the autocast.
     """
-    return VoxelSums(*_Sums.apply(logits, target, tables))
+    return VoxelSums(*_Sums.apply(logits, target, tables)[:-1])
 
 
 def whole_loss(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> Tensor:
@@ -43,20 +43,21 @@ class _Sums(torch.autograd.Function):
     """Forward, and once backward. Other kinds of differentiation are refused by PyTorch itself."""
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
+    def forward(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor | None, ...]:
         with _no_autocast(logits):
-            return split_sums(_sums(logits.detach(), target, tables), tables)
+            sums, mass = _sums(logits.detach(), target, tables)
+            return *split_sums(sums, tables), mass
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tables], output: VoxelSums) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tables], output: tuple[Tensor | None, ...]) -> None:
         logits, target, ctx.tables = inputs
-        ctx.save_for_backward(logits, target)
+        ctx.save_for_backward(logits, target, output[-1])
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(part for part in output[3:] if part is not None))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
-        logits, target = ctx.saved_tensors
+        logits, target, mass = ctx.saved_tensors
         tables: Tables = ctx.tables
         sizes = ([tables.leaves] * 2 if tables.dice else []) + ([1] if tables.entropy else [])
         wanted = gradients[0 if tables.dice else 2 : 3 if tables.entropy else 2]
@@ -64,54 +65,65 @@ class _Sums(torch.autograd.Function):
             tables.slopes.new_zeros(len(logits), size) if part is None else part
             for size, part in zip(sizes, wanted, strict=True)
         ]
-        return _Gradient.apply(logits, target, tables, torch.cat(known, 1), None), None, None
+        return _Gradient.apply(logits, target, tables, torch.cat(known, 1), None, mass), None, None
 
 
 class _Loss(torch.autograd.Function):
-    """The loss, and on the way its gradients by the sums, which are all that is kept."""
+    """The loss, and on the way its gradients by the sums, and what else the gradient needs."""
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
+    def forward(
+        logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         with _no_autocast(logits):
             if fused.can_run(logits, tables) and len(logits) * tables.leaves <= fused.MOST_TO_FINISH:
                 try:
                     sums = fused.fused_sums(logits.detach(), target, tables)
                     loss, gradients, fine = fused.fused_finish(sums, tables, options)
                     require(fine, _outside(tables))
-                    return loss, gradients
+                    return loss, gradients, None
                 except fused.KernelError as error:
                     fused.give_up(error)
-            return finish(_sums(logits.detach(), target, tables), tables, options)
+            sums, mass = _sums(logits.detach(), target, tables)
+            return *finish(sums, tables, options), mass
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor | None]) -> None:
         ctx.tables = inputs[2]
-        ctx.save_for_backward(*inputs[:2], output[1])
-        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:2], *output[1:])
+        ctx.mark_non_differentiable(*(kept for kept in output[1:] if kept is not None))
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor | None, _: None) -> tuple[Tensor | None, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:
         if upstream is None:
             return None, None, None, None
-        logits, target, gradients = ctx.saved_tensors
-        return _Gradient.apply(logits, target, ctx.tables, gradients, upstream), None, None, None
+        logits, target, gradients, mass = ctx.saved_tensors
+        return _Gradient.apply(logits, target, ctx.tables, gradients, upstream, mass), None, None, None
 
 
 class _Gradient(torch.autograd.Function):
     """The gradient by the logits; that it cannot be differentiated again must be said, or it would be taken for 0."""
 
     @staticmethod
-    def forward(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, upstream: Tensor | None) -> Tensor:
+    def forward(
+        logits: Tensor,
+        target: Tensor,
+        tables: Tables,
+        gradients: Tensor,
+        upstream: Tensor | None,
+        mass: Tensor | None,
+    ) -> Tensor:
         with _no_autocast(logits):
             if fused.can_run(logits, tables):
                 try:
                     return fused.fused_gradient(logits.detach(), target, tables, gradients, upstream)
                 except fused.KernelError as error:
                     fused.give_up(error)
-            gradient = cpu_gradient if _on_cpu(logits) else device_gradient
             gradients = gradients if upstream is None else gradients * upstream
-            return gradient(logits.detach(), target, tables, gradients)
+            if _on_cpu(logits):
+                return cpu_gradient(logits.detach(), target, tables, gradients)
+            return device_gradient(logits.detach(), target, tables, gradients, mass)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -122,17 +134,18 @@ class _Gradient(torch.autograd.Function):
         raise NotImplementedError("the label-set losses can be differentiated once, not twice")
 
 
-def _sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
+def _sums(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
+    """The sums, and the masses of the label-sets where `device_gradient` will be glad of them."""
     if fused.can_run(logits, tables):
         try:
             sums = fused.fused_sums(logits, target, tables)
             require((sums[:, -1] == 0).all(), _outside(tables))
-            return sums[:, :-1]
+            return sums[:, :-1], None
         except fused.KernelError as error:
             fused.give_up(error)
     last = min(tables.weights.shape[1] - 1, torch.iinfo(target.dtype).max)
     require((target.clamp(0, last) == target).all(), _outside(tables))
-    return (cpu_sums if _on_cpu(logits) else device_sums)(logits, target, tables)
+    return (cpu_sums(logits, target, tables), None) if _on_cpu(logits) else device_sums(logits, target, tables)
 
 
 def _outside(tables: Tables) -> str:

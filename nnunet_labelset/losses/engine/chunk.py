@@ -13,36 +13,37 @@ from torch import Tensor
 from nnunet_labelset.losses.engine.tables import Tables
 
 
-def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> Tensor:
-    """Sums over the voxels `(B, R)`, to be named by `split_sums`: P, I, R and entropy, then what only counts voxels."""
+def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
+    """Sums over the voxels `(B, R)`, to be named by `split_sums`: P, I, R and entropy, then what only counts voxels;
+    and the mass of every voxel's label-set `(B, 1, n)`, if a marginal Dice needed it."""
     leaves = tables.leaves
     outside = look_up(tables.outside, k) if tables.entropy or tables.marginal else None
-    p, log_s = _loaded(x, tables), None
+    p, log_s, s = loaded(x, tables), None, None
     if tables.entropy:
         p = p.log_softmax(1)
-        log_s = _within_set(p, outside)[0]
+        log_s = _log_mass(p, outside)[0]
     if tables.dice:
         p = p.exp_() if tables.entropy else p.softmax(1)
         if tables.marginal:
-            p = _marginal(p, outside, log_s)
-    weights = look_up(tables.weights, k)  # (B, R, n)
-    counting = len(tables.weights) - tables.entropy if tables.own_reference or not tables.dice else leaves
-    counted = weights[:, counting:].sum(2)
-    if tables.entropy:
-        assert log_s is not None
-        weights[:, -1:].mul_(focal(*_share(log_s, k, tables), tables.gamma) if tables.gamma else log_s)
+            s = _mass(p, outside) if log_s is None else log_s.exp()
+            p = _marginal(p, outside, s)
+    del outside  # before the largest tensor comes
+    weights = look_up(tables.summed, k)  # (B, columns, n)
+    if log_s is not None:
+        row = len(tables.weights) - 1
+        weights[:, row : row + 1].mul_(focal(*_share(log_s, k, tables), tables.gamma) if tables.gamma else log_s)
     if tables.dice:
         weights[:, : 2 * leaves].unflatten(1, (2, leaves)).mul_(p[:, None])
         if tables.alpha == 2:
             weights[:, :leaves].mul_(p)
-    return torch.cat([weights.sum(2), counted], 1)
+    return weights.sum(2), s
 
 
 def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Tensor | None = None) -> Tensor:
     """Gradient by the logits `(B, C, n)`, into `out` if given; `slopes` `(B, R, K)` from `gradient_slopes`."""
     leaves = tables.leaves
     outside = look_up(tables.outside, k) if tables.entropy or tables.marginal else None
-    p = _loaded(x, tables).softmax(1)
+    p = loaded(x, tables).softmax(1)
     gradient = h = None
     slope = look_up(slopes, k)  # (B, R, n)
     if tables.entropy:
@@ -51,16 +52,18 @@ def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Te
         last = slope.shape[1] - tables.entropy
         by_p = slope[:, last - leaves : last]  # d loss / d p
         if tables.alpha == 2:
-            by_p = torch.addcmul(by_p, slope[:, :leaves], _marginal(p, outside, None) if tables.marginal else p)
+            of_x = _marginal(p, outside, _mass(p, outside)) if tables.marginal else p
+            by_p = torch.addcmul(by_p, slope[:, :leaves], of_x)
         del slope
         gradient = torch.ops.aten._softmax_backward_data(by_p.contiguous(), p, 1, p.dtype)
         del by_p
     if h is not None:
-        # The softmax does not see whether these are logits or logarithms of probabilities; the mass does.
-        log_p = _loaded(x, tables).log_softmax(1) if tables.gamma else x
-        log_s, q = _within_set(log_p, outside, p.dtype, with_mass=bool(tables.gamma))
-        if log_s is not None and tables.gamma:
+        if tables.gamma:
+            log_s, log_q = _log_mass(loaded(x, tables).log_softmax(1), outside)
             h.mul_(focal_slope(*_share(log_s, k, tables), tables.gamma))
+            q = log_q.exp_()
+        else:
+            q = within_set(x, outside, p.dtype)
         q.sub_(p)
         return torch.mul(q, h, out=out) if gradient is None else torch.addcmul(gradient, q, h, out=out)
     assert gradient is not None
@@ -88,27 +91,38 @@ def look_up(table: Tensor, k: Tensor) -> Tensor:
     return table.expand(len(k), -1, -1).gather(2, k.expand(-1, rows, -1))
 
 
-def _loaded(x: Tensor, tables: Tables) -> Tensor:
+def loaded(x: Tensor, tables: Tables) -> Tensor:
     """The chunk in the dtype of the sums, in one piece."""
     return x.to(tables.weights.dtype).contiguous()
 
 
-def _within_set(
-    x: Tensor, outside: Tensor | None, dtype: torch.dtype | None = None, with_mass: bool = True
-) -> tuple[Tensor | None, Tensor]:
-    """From `x = log p`, `log s` `(B, 1, n)` and the softmax within the label-set `(B, C, n)`."""
+def within_set(x: Tensor, outside: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The softmax within the label-set `(B, C, n)`, in place where the dtype allows it: memory is short by then."""
     assert outside is not None
     inner = torch.where(outside, -torch.inf, x)
-    q = inner.softmax(1, dtype=dtype)
-    # Every leaf of the label-set has p = s q; the largest tells s without rounding at any logit gap.
-    return inner.amax(1, keepdim=True) - q.amax(1, keepdim=True).log_() if with_mass else None, q
+    return torch.softmax(inner, 1, out=inner) if inner.dtype == dtype else inner.softmax(1, dtype=dtype)
 
 
-def _marginal(p: Tensor, outside: Tensor | None, log_s: Tensor | None) -> Tensor:
+def _log_mass(log_p: Tensor, outside: Tensor | None) -> tuple[Tensor, Tensor]:
+    """`log s` `(B, 1, n)`, and the logarithm of `within_set`.
+
+    Every leaf of the label-set has `p = s q`; the largest tells s without rounding at any logit gap.
+    """
+    assert outside is not None
+    inner = torch.where(outside, -torch.inf, log_p)
+    log_q = inner.log_softmax(1)
+    return inner.amax(1, keepdim=True) - log_q.amax(1, keepdim=True), log_q
+
+
+def _marginal(p: Tensor, outside: Tensor | None, s: Tensor) -> Tensor:
     """`p`, and the mass of the label-set for the leaves in it."""
     assert outside is not None
-    s = torch.where(outside, 0.0, p).sum(1, keepdim=True) if log_s is None else log_s.exp()
     return torch.where(outside, p, s)
+
+
+def _mass(p: Tensor, outside: Tensor | None) -> Tensor:
+    assert outside is not None
+    return torch.where(outside, 0.0, p).sum(1, keepdim=True)
 
 
 def focal(log_x: Tensor, rest: Tensor, gamma: float) -> Tensor:

@@ -46,7 +46,7 @@ def cpu_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
         chunk = _chunk(x, k, b, voxels)
         found = group_sums(*chunk, tables) if tables.grouped else None
         if found is None:
-            sums[number] = chunk_sums(*chunk, tables)[0]
+            sums[number] = chunk_sums(*chunk, tables)[0][0]
         else:
             by_group[number] = found
 
@@ -59,7 +59,10 @@ def cpu_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
 
 def cpu_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor) -> Tensor:
     slopes = gradient_slopes(tables, gradients)
-    by_leaf, by_set = group_slopes(tables, gradients) if tables.grouped else (slopes, slopes)
+    by_leaf = by_set = slopes
+    if tables.grouped:
+        by_leaf, by_set = group_slopes(tables, gradients) if tables.dice else (slopes, slopes[:, :0])
+        by_set = torch.cat([by_set, slopes[:, -1:]], 1) if tables.entropy else by_set
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
     x, k, flat = logits.flatten(2), target.flatten(2), gradient.flatten(2)
 

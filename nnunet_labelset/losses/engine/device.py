@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, gradient_slopes
+from nnunet_labelset.losses.engine.grouped import group_slopes, mass_gradient
 from nnunet_labelset.losses.engine.tables import Tables
 
 WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matter and launches do
@@ -17,32 +18,53 @@ WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matt
 FORWARD, BACKWARD = 3.4 / 2.4, 4.2 / 1.4
 
 
-def device_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
-    sums = [chunk_sums(*part, tables) for part in _parts(logits, target, tables, FORWARD)]
-    return functools.reduce(torch.add, sums)
+Place = tuple[slice, slice]  # samples and voxels that are worked on at once
 
 
-def device_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor) -> Tensor:
-    slopes = gradient_slopes(tables, gradients)
-    parts = _parts(logits, target, tables, BACKWARD)
-    if len(parts) == 1:
-        return chunk_gradient(*parts[0], tables, slopes).to(logits.dtype).view(logits.shape)
-    gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    pieces = gradient.flatten(2).split(parts[0][0].shape[2], 2)
-    for piece, part in zip(pieces, parts, strict=True):
-        chunk_gradient(*part, tables, slopes, piece)
-    return gradient
+def device_sums(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
+    """The sums `(B, R)`, and the masses of the label-sets `(B, 1, N)` if the gradient needs them again."""
+    x, k = logits.flatten(2), target.flatten(2)
+    places = _places(x, tables, FORWARD)
+    found = [chunk_sums(x[b, :, n], k[b, :, n].long(), tables) for b, n in places]
+    sums, masses = [one for one, _ in found], [mass for _, mass in found if mass is not None]
+    by_sample = places[0][1] == slice(None)
+    total = _joined(sums, 0) if by_sample else functools.reduce(torch.add, sums)
+    return total, _joined(masses, 0 if by_sample else 2) if tables.by_mass else None
 
 
-def _parts(logits: Tensor, target: Tensor, tables: Tables, working_set: float) -> list[tuple[Tensor, Tensor]]:
-    """Logits and set indices of some voxels of all samples: one part, unless it would need much memory.
+def device_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, mass: Tensor | None) -> Tensor:
+    x, k = logits.flatten(2), target.flatten(2).long()
+    places = _places(x, tables, BACKWARD)
+    gradient = torch.empty_like(logits, memory_format=torch.contiguous_format) if len(places) > 1 else None
+    if mass is None:
+        slopes = gradient_slopes(tables, gradients)
+    else:
+        by_leaf, by_set = group_slopes(tables, gradients)
+        by_log = gradients[:, -1:, None]
+    for b, n in places:
+        part, out = (x[b, :, n], k[b, :, n], tables), None if gradient is None else gradient.flatten(2)[b, :, n]
+        if mass is None:
+            found = chunk_gradient(*part, slopes[b], out)
+        else:
+            found = mass_gradient(*part, (by_leaf[b], by_set[b], by_log[b]), mass[b, :, n], out)
+    return found.to(logits.dtype).view(logits.shape) if gradient is None else gradient
+
+
+def _joined(parts: list[Tensor], along: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, along)
+
+
+def _places(x: Tensor, tables: Tables, working_set: float) -> list[Place]:
+    """One, unless it would need much memory; then whole samples, if there are enough, which lie in one piece.
 
     A compiler needs no parts: it keeps nothing.
     """
-    x, k = logits.flatten(2), target.flatten(2).long()
-    if logits.numel() <= WHOLE or torch.compiler.is_compiling():
-        return [(x, k)]
-    working_set *= 1.5 if tables.marginal else 1
-    number = math.ceil(working_set * tables.weights.element_size() / logits.element_size())
-    size = -(-x.shape[2] // number)
-    return list(zip(x.split(size, 2), k.split(size, 2), strict=True))
+    everything = slice(None)
+    if x.numel() <= WHOLE or torch.compiler.is_compiling():
+        return [(everything, everything)]
+    working_set *= (1.4 if tables.marginal and not tables.by_mass else 1) * (1.5 if tables.gamma else 1)
+    number = math.ceil(working_set * tables.weights.element_size() / x.element_size())
+    whole = len(x) if len(x) >= number else x.shape[2]
+    size = -(-whole // number)
+    pieces = [slice(start, start + size) for start in range(0, whole, size)]
+    return [(piece, everything) if len(x) >= number else (everything, piece) for piece in pieces]

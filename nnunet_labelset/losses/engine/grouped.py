@@ -1,4 +1,4 @@
-"""The mathematics for one chunk of voxels on a CPU, where the leaves of a label-set matter as a group: half the passes.
+"""The mathematics for one chunk of voxels where the leaves of a label-set matter as a group: half the passes.
 
 Leaf-Dice, marginal Dice and the entropies see the probabilities in a voxel's label-set by their sum `s` alone, and all
 others with weights that do not depend on the label-set. One look-up, whether a leaf is in the label-set, then does for
@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.chunk import focal, focal_slope, look_up
+from nnunet_labelset.losses.engine.chunk import focal, focal_slope, loaded, look_up, within_set
 from nnunet_labelset.losses.engine.tables import Tables
 
 SMALLEST = {torch.float32: 1e-25, torch.float64: 1e-250}  # of s, so that what is divided by it stays finite
@@ -57,7 +57,9 @@ def sums_of_groups(sums: Tensor, tables: Tables) -> Tensor:
     counted: list[Tensor] = []
     if tables.dice:
         prediction = torch.where(tables.outside, 0.0, weights[:leaves])
-        columns = [by_leaf * tables.beyond + by_set[:, tables.alpha] @ prediction.T]
+        columns = [
+            by_leaf * tables.grouped_slopes[0, :, -1].double() / tables.alpha + by_set[:, tables.alpha] @ prediction.T
+        ]
         columns.append(by_set[:, 1] @ weights[leaves : 2 * leaves].T)
         reference = voxels @ (weights[2 * leaves : 3 * leaves] if tables.own_reference else weights[leaves:][:leaves]).T
         (columns if tables.own_reference else counted).append(reference)
@@ -68,22 +70,19 @@ def sums_of_groups(sums: Tensor, tables: Tables) -> Tensor:
 
 
 def group_slopes(tables: Tables, gradients: Tensor) -> tuple[Tensor, Tensor]:
-    """From the gradients of the loss by P, I and the entropy, slopes of `d loss / d p`: by leaf, outside of the
-    label-set, `(B, C, 1)`; by label-set `(B, rows, K)`, of `s` if alpha is 2, of 1, of `1 / s` if there is an entropy.
-    """
-    leaves, slopes = tables.leaves, tables.slopes * gradients[:, :, None]
-    rows: list[Tensor] = []
-    by_leaf = slopes.new_zeros(len(slopes), leaves, 1)
-    if tables.dice:
-        by_leaf = (tables.alpha * tables.beyond * gradients[:, :leaves])[:, :, None]
-        of_s = torch.where(tables.outside, 0.0, slopes[:, :leaves]).sum(1, keepdim=True)
-        of_1 = slopes[:, leaves : 2 * leaves].sum(1, keepdim=True)
-        rows = [of_s, of_1] if tables.alpha == 2 else [of_s + of_1]
-    return by_leaf, torch.cat(rows + ([slopes[:, -1:]] if tables.entropy else []), 1)
+    """From the gradients of the loss by P and I, slopes of `d loss / d p`: by leaf, outside of the label-set,
+    `(B, C, 1)`; by label-set `(B, alpha, K)`, of `s` if alpha is 2, and of 1."""
+    leaves = tables.leaves
+    slopes = tables.grouped_slopes * gradients[:, : 2 * leaves].unflatten(1, (2, leaves))[..., None]  # (B, 2, C, K + 1)
+    inside = slopes[..., :-1]
+    return slopes[:, 0, :, -1:], inside.sum(2) if tables.alpha == 2 else inside.sum((1, 2))[:, None]
 
 
 def group_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: tuple[Tensor, Tensor], out: Tensor) -> bool:
-    """Write the gradient by the logits into `out`; False, and nothing is written, if some `s` is too small."""
+    """Write the gradient by the logits into `out`; False, and nothing is written, if some `s` is too small.
+
+    `slopes` are those of `group_slopes`, and by label-set also that of `1 / s` if there is an entropy.
+    """
     p, inside = x.to(tables.weights.dtype).softmax(1), look_up(tables.inside, k)
     s = (inside * p).sum(1, keepdim=True)
     if _too_small(s, tables):
@@ -103,6 +102,26 @@ def group_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: tuple[Tensor, T
         by_p = inside.mul_(within)
     out.copy_(torch._softmax_backward_data(by_p, p, 1, p.dtype))
     return True
+
+
+def mass_gradient(
+    x: Tensor, k: Tensor, tables: Tables, slopes: tuple[Tensor, Tensor, Tensor], s: Tensor, out: Tensor | None = None
+) -> Tensor:
+    """The gradient of a marginal Dice + cross entropy on any device, at any logit gap, with the mass `s` `(B, 1, n)`.
+
+    What depends on s alone pulls the logits along `q - p`, the softmax within the label-set less the whole one.
+    `slopes` are those of `group_slopes`, and `(B, 1, 1)` of `log s`: a voxel that may be any leaf has no `q - p`.
+    """
+    by_leaf, by_set, by_log = slopes
+    outside, p = look_up(tables.outside, k), loaded(x, tables).softmax(1)
+    by_p = torch.where(outside, p, 0.0).mul_(by_leaf) if tables.alpha == 2 else torch.where(outside, by_leaf, 0.0)
+    gradient = torch.ops.aten._softmax_backward_data(by_p, p, 1, p.dtype)
+    del by_p
+    away = within_set(x, outside, p.dtype).sub_(p)
+    del outside, p
+    by_s = look_up(by_set, k)
+    by_s = torch.addcmul(by_s[:, 1:], by_s[:, :1], s) if tables.alpha == 2 else by_s
+    return torch.addcmul(gradient, away, torch.addcmul(by_log, by_s, s), out=out)
 
 
 def _share(s: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:

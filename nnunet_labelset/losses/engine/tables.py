@@ -22,6 +22,7 @@ class Tables:
 
     outside: Tensor  # (C, K) bool, the leaf is not in the label-set
     weights: Tensor  # (R, K) of x**alpha in P (C rows), x in I (C), in R (C, if not as in I), log s in the entropy (1)
+    summed: Tensor  # (columns, K) the weights, then those of I (if R has none) and of the entropy again, to count
     slopes: Tensor  # (R', K) what the gradients of P, I and the entropy are multiplied with
     log_size: Tensor  # (1, K) logarithm of the number of leaves, which the focal loss divides s by
     dice: bool
@@ -30,7 +31,7 @@ class Tables:
     gamma: float | None  # None: no entropy; 0: cross entropy; else focal
     own_reference: bool  # R has rows of its own; else its weights are those of I
     inside: Tensor  # (C, K) 1 and 0, the leaf is in the label-set
-    beyond: Tensor  # (C,) the weight of x**alpha in P outside of the label-set, if `grouped`
+    grouped_slopes: Tensor  # (2, C, K + 1) if `grouped`: slopes in the label-set, 0 for others, and outside of any
     grouped: bool  # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
 
     @property
@@ -42,9 +43,14 @@ class Tables:
         return self.gamma is not None
 
     @property
+    def by_mass(self) -> bool:
+        """Whether a device finds the gradient by `mass_gradient`."""
+        return self.grouped and self.marginal and self.gamma == 0
+
+    @property
     def columns(self) -> int:
         """How many sums there are: see `split_sums`."""
-        return len(self.weights) + self.entropy + (self.leaves if self.dice and not self.own_reference else 0)
+        return len(self.summed)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Tables:
         """The same on another device, the weights in the dtype of the sums."""
@@ -72,7 +78,7 @@ def make_tables(
     inside, size = member.double(), member.sum(1, keepdim=True).double()  # (K, C), (K, 1)
     informative = (~member.all(1, keepdim=True)).double()
     weights, slopes, marginal, own_reference = [], [], False, False
-    grouped, beyond = True, inside.new_zeros(membership.shape[1])
+    grouped, grouped_slopes = True, inside.new_zeros(0)
     if dice is not None:
         counted = dice(inside, alpha)
         marginal = counted.marginal
@@ -89,14 +95,19 @@ def make_tables(
         # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by rounding.
         sloping = informative if marginal else torch.ones_like(informative)
         slopes += [alpha * prediction * sloping, intersection * sloping]
+        beyond = torch.stack([alpha * beyond, torch.zeros_like(beyond)])  # (2, C)
+        grouped_slopes = torch.stack([torch.where(member, slope, 0.0).T for slope in slopes])
+        grouped_slopes = torch.cat([grouped_slopes, beyond[..., None]], 2)
     if gamma is not None:
         # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as the constant it is.
         counts = informative if ignore_full_set or gamma == 0 else torch.ones_like(informative)
         weights.append(counts)
         slopes.append(informative)
+    counting = weights[1:] if dice is not None and not own_reference else weights[len(weights) - (gamma is not None) :]
     return Tables(
         (~member).T,
         torch.cat(weights, 1).T,
+        torch.cat(weights + counting, 1).T,
         torch.cat(slopes, 1).T,
         size.log().T if gamma else torch.zeros_like(size.T),
         dice is not None,
@@ -105,7 +116,7 @@ def make_tables(
         None if gamma is None else float(gamma),
         own_reference,
         member.double().T,
-        beyond,
+        grouped_slopes,
         grouped,
     )
 
