@@ -23,7 +23,7 @@ class FinishOptions(NamedTuple):
 def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
     """The loss, and its gradients by P, I and the entropy `(B, R')`."""
     parts, leaves = split_sums(sums, tables), tables.leaves
-    gradients = sums.new_empty(len(sums), len(tables.slopes))
+    gradients = sums.new_empty(len(tables.slopes), len(sums))  # (R', B): rows that operators can write to
     loss: Tensor | None = None
     if parts.prediction is not None and parts.intersection is not None and parts.reference is not None:
         terms = [parts.prediction, parts.intersection, parts.reference]
@@ -35,20 +35,16 @@ def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor
         first = 0 if options.include_background else 1
         share = options.weight_dice / ratio[:, first:].numel()
         loss = torch.rsub(ratio[:, first:].sum(), options.weight_dice, alpha=-2 * share)
-        by_intersection = gradients[:, leaves : 2 * leaves]
-        torch.mul(denominator.reciprocal_().expand_as(by_intersection), 2 * share, out=by_intersection)
-        torch.mul(ratio, by_intersection, out=gradients[:, :leaves])
+        by_intersection = gradients[leaves : 2 * leaves]
+        torch.mul(denominator.reciprocal_().T.expand_as(by_intersection), 2 * share, out=by_intersection)
+        torch.mul(ratio.T, by_intersection, out=gradients[:leaves])
         if first:
-            gradients[:, : 2 * leaves : leaves].zero_()
+            gradients[: 2 * leaves : leaves].zero_()
     if parts.negative_entropy is not None:
         place = len(tables.weights) - 1
         entropy, voxels = sums[:, place :: tables.columns - 1 - place].sum(0)  # one launch for both
-        share_of_voxel = voxels.clamp_min_(1).reciprocal_()
-        by_entropy = torch.mul(share_of_voxel.expand(len(sums)), -options.weight_ce, out=gradients[:, -1])
-        loss = (
-            entropy * by_entropy[0]
-            if loss is None
-            else loss.addcmul_(entropy, share_of_voxel, value=-options.weight_ce)
-        )
+        by_voxels = voxels.clamp_min_(1).reciprocal_()
+        slope = torch.mul(by_voxels.expand(len(sums)), -options.weight_ce, out=gradients[-1])[0]
+        loss = entropy * slope if loss is None else loss.addcmul_(entropy, slope)
     assert loss is not None
-    return loss, gradients
+    return loss, gradients.T

@@ -58,7 +58,8 @@ def sums_of_groups(sums: Tensor, tables: Tables) -> Tensor:
     if tables.dice:
         prediction = torch.where(tables.outside, 0.0, weights[:leaves])
         columns = [
-            by_leaf * tables.grouped_slopes[0, :, -1].double() / tables.alpha + by_set[:, tables.alpha] @ prediction.T
+            by_leaf * tables.grouped_slopes[:leaves, -1].double() / tables.alpha
+            + by_set[:, tables.alpha] @ prediction.T
         ]
         columns.append(by_set[:, 1] @ weights[leaves : 2 * leaves].T)
         reference = voxels @ (weights[2 * leaves : 3 * leaves] if tables.own_reference else weights[leaves:][:leaves]).T
@@ -73,7 +74,7 @@ def group_slopes(tables: Tables, gradients: Tensor) -> tuple[Tensor, Tensor]:
     """From the gradients of the loss by P and I, slopes of `d loss / d p`: by leaf, outside of the label-set,
     `(B, C, 1)`; by label-set `(B, alpha, K)`, of `s` if alpha is 2, and of 1."""
     leaves = tables.leaves
-    slopes = tables.grouped_slopes * gradients[:, : 2 * leaves].unflatten(1, (2, leaves))[..., None]  # (B, 2, C, K + 1)
+    slopes = (tables.grouped_slopes * gradients[:, : 2 * leaves, None]).unflatten(1, (2, leaves))  # (B, 2, C, K + 1)
     inside = slopes[..., :-1]
     return slopes[:, 0, :, -1:], inside.sum(2) if tables.alpha == 2 else inside.sum((1, 2))[:, None]
 

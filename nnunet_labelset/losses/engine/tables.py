@@ -31,7 +31,7 @@ class Tables:
     gamma: float | None  # None: no entropy; 0: cross entropy; else focal
     own_reference: bool  # R has rows of its own; else its weights are those of I
     inside: Tensor  # (C, K) 1 and 0, the leaf is in the label-set
-    grouped_slopes: Tensor  # (2, C, K + 1) if `grouped`: slopes in the label-set, 0 for others, and outside of any
+    grouped_slopes: Tensor  # (2 C, K + 1) if `grouped`: of P and I in a label-set, and in the last column outside
     grouped: bool  # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
 
     @property
@@ -95,9 +95,8 @@ def make_tables(
         # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by rounding.
         sloping = informative if marginal else torch.ones_like(informative)
         slopes += [alpha * prediction * sloping, intersection * sloping]
-        beyond = torch.stack([alpha * beyond, torch.zeros_like(beyond)])  # (2, C)
-        grouped_slopes = torch.stack([torch.where(member, slope, 0.0).T for slope in slopes])
-        grouped_slopes = torch.cat([grouped_slopes, beyond[..., None]], 2)
+        outer = torch.cat([alpha * beyond, torch.zeros_like(beyond)])[:, None]  # (2 C, 1)
+        grouped_slopes = torch.cat([torch.cat([torch.where(member, slope, 0.0).T for slope in slopes]), outer], 1)
     if gamma is not None:
         # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as the constant it is.
         counts = informative if ignore_full_set or gamma == 0 else torch.ones_like(informative)
