@@ -14,7 +14,7 @@ from tests.helpers import tiny
 # A file stays on one core, since the tests of some build on each other; these take longest, the longest first.
 LONG = (
     *("test_nnunet_commands.py", "test_regions.py", "test_extend.py", "test_site.py", "test_learning.py"),
-    *("test_demo.py", "test_trainer.py"),
+    *("test_demo.py", "test_trainer.py", "test_distributed.py"),
 )
 
 
