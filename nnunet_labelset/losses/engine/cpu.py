@@ -28,7 +28,7 @@ from nnunet_labelset.losses.engine.grouped import (
 )
 from nnunet_labelset.losses.engine.tables import Tables
 
-CHUNK = 2**17  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
+CHUNK = 2**18  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
 
 Place = tuple[int, slice]  # sample and voxels of a chunk
 _pools: dict[int, ThreadPoolExecutor] = {}
