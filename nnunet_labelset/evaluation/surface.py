@@ -66,14 +66,15 @@ class SurfaceDistances:
 
     def mean(self) -> float:
         """The mean over the area of both surfaces together (ASSD)."""
-        weighted = sum(float((d * a).sum()) for d, a in zip(self.distances, self.areas, strict=True))
-        return round(weighted / sum(float(area.sum()) for area in self.areas), DIGITS)
+        areas = self.areas
+        weighted = sum(float((d * a).sum()) for d, a in zip(self.distances, areas, strict=True))
+        return round(weighted / sum(float(area.sum()) for area in areas), DIGITS)
 
     def share_within(self, tolerance: float) -> float:
         """The share of the area of both surfaces that is at most `tolerance` from the other one (NSD)."""
-        limit = tolerance + 0.5 * 10**-DIGITS
-        within = sum(float(a[d <= limit].sum()) for d, a in zip(self.distances, self.areas, strict=True))
-        return within / sum(float(area.sum()) for area in self.areas)
+        limit, areas = tolerance + 0.5 * 10**-DIGITS, self.areas
+        within = sum(float(a[d <= limit].sum()) for d, a in zip(self.distances, areas, strict=True))
+        return within / sum(float(area.sum()) for area in areas)
 
 
 def surface_distances(

@@ -17,7 +17,6 @@ WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matt
 # forward pass may have what the gradient takes later.
 FORWARD, BACKWARD = 3.4 / 2.4, 4.2 / 1.4
 
-
 Place = tuple[slice, slice]  # samples and voxels that are worked on at once
 
 
