@@ -12,7 +12,7 @@ from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.contract.completed import refuse_completed
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.evaluate import evaluation, score_folder, with_worst_distances
-from nnunet_labelset.evaluation.files import SCORE_COLUMNS, per_case_csv, screen_table, summary_csv
+from nnunet_labelset.evaluation.files import SCORE_COLUMNS, averages_csv, per_case_csv, screen_table
 from nnunet_labelset.evaluation.fresh import read_contract
 from nnunet_labelset.evaluation.instances import require_panoptica
 from nnunet_labelset.evaluation.metric import METRICS
@@ -110,13 +110,14 @@ def run(args: argparse.Namespace) -> None:
     leaves = tuple(foreground(contract).values())
     found = evaluation(results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra)
     write_text(output / "per_case.csv", per_case_csv(found))
-    write_text(output / "summary.csv", summary_csv(found))
+    write_text(output / "averages.csv", averages_csv(found))
+    (output / "summary.csv").unlink(missing_ok=True)  # its old name: what is out of date must not lie beside it
     write_json(output / SUMMARY, to_json(nnunet_summary(results, foreground(contract))))
     write_json(output / "metrics.json", to_json(found))
     for column in args.group_by:
-        for group, summary in found.summary.groups[column].items():
-            print(f"{column}: {group or '(not known)'}, {summary.n_cases} case(s)\n{screen_table(summary)}\n")
-    print(screen_table(found.summary.overall))
+        for group, averages in found.averages.groups[column].items():
+            print(f"{column}: {group or '(not known)'}, {averages.n_cases} case(s)\n{screen_table(averages)}\n")
+    print(screen_table(found.averages.overall))
     print(f"{len(results)} case(s); written to {output}")
 
 

@@ -134,9 +134,15 @@ def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: flo
             better = None if not up else b if (up > 0) == (row.better == "higher") else a
             tests.append(
                 PairedTest(
-                    *(a, b, baseline in (a, b), leaf, metric, found.n_pairs, found.n_zero),
-                    *(found.mean_difference, found.low, found.high, found.median_difference, found.statistic, found.p),
-                    *(found.p, found.effect, False, better),
+                    **vars(found),
+                    a=a,
+                    b=b,
+                    baseline=baseline in (a, b),
+                    leaf=leaf,
+                    metric=metric,
+                    p_adjusted=found.p,
+                    significant=False,
+                    better=better,
                 )
             )
     for of_baseline in (True, False):
@@ -159,7 +165,11 @@ def _cells(column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], 
     }
     return [
         Cell(
-            *(method, leaf, metric, found.n, n_union, found.mean, found.sd, found.median, found.low, found.high),
+            **vars(found),
+            method=method,
+            leaf=leaf,
+            metric=metric,
+            n_union=n_union,
             best=best is not None and found.mean == best,
             mark=marks.get(method, ""),
         )

@@ -15,13 +15,13 @@ from nnunet_labelset.evaluation.results import (
     MISSED,
     OUTCOMES,
     VERSION,
+    AllAverages,
+    Averages,
     Case,
     Evaluation,
-    LeafSummary,
+    LeafAverages,
     Score,
     Settings,
-    Summaries,
-    Summary,
 )
 from nnunet_labelset.evaluation.scores import Pair, file_states, score_pair
 from nnunet_labelset.evaluation.statistics import describe
@@ -97,14 +97,14 @@ def with_worst_distances(case: Case, cap: float | None) -> Case:
     return replace(case, leaves={leaf: limited(score) for leaf, score in case.leaves.items()})
 
 
-def summarise(
+def average(
     cases: Sequence[Case], leaves: Sequence[str], unions: Iterable[str], metrics: Sequence[str], intervals: bool = False
-) -> Summary:
+) -> Averages:
     """n, mean, standard deviation and median per leaf, and how often each outcome occurred."""
-    found: dict[str, LeafSummary] = {}
+    found: dict[str, LeafAverages] = {}
     for leaf in (*leaves, *unions):
         scores = [case.leaves[leaf] for case in cases if leaf in case.leaves]
-        found[leaf] = LeafSummary(
+        found[leaf] = LeafAverages(
             {outcome: sum(score.outcome == outcome for score in scores) for outcome in OUTCOMES},
             sum(score.union is not None for score in scores),
             {
@@ -113,7 +113,7 @@ def summarise(
             },
         )
     mean = {metric: describe(found[leaf].metrics[metric].mean for leaf in leaves).mean for metric in metrics}
-    return Summary(len(cases), found, mean, describe((case.known_wrong_share for case in cases), intervals))
+    return Averages(len(cases), found, mean, describe((case.known_wrong_share for case in cases), intervals))
 
 
 def evaluation(
@@ -135,13 +135,13 @@ def evaluation(
         )
         for case in cases
     ]
-    by_group: dict[str, dict[str, Summary]] = {}
+    by_group: dict[str, dict[str, Averages]] = {}
     for column in columns:
         members: dict[str, list[Case]] = {}
         for case in cases:
             members.setdefault(case.groups[column], []).append(case)
         by_group[column] = {
-            group: summarise(members[group], leaves, unions, settings.metrics) for group in sorted(members)
+            group: average(members[group], leaves, unions, settings.metrics) for group in sorted(members)
         }
     return Evaluation(
         VERSION,
@@ -153,5 +153,5 @@ def evaluation(
         tuple(missing),
         tuple(extra),
         tuple(cases),
-        Summaries(summarise(cases, leaves, unions, settings.metrics, intervals=True), by_group),
+        AllAverages(average(cases, leaves, unions, settings.metrics, intervals=True), by_group),
     )

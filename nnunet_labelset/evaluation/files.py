@@ -6,14 +6,17 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN
-from nnunet_labelset.evaluation.results import OUTCOMES, Cell, Comparison, Evaluation, PairedTest, Summary
-from nnunet_labelset.evaluation.statistics import Description
+from nnunet_labelset.evaluation.results import OUTCOMES, Averages, Comparison, Evaluation
+from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest
 from nnunet_labelset.io.tables import csv_text
 
 COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred")
 OF_CASE = ("known", "known_wrong", "known_wrong_volume", "known_wrong_share")  # the same in every line of a case
 SCORE_COLUMNS = ("case", "leaf", "outcome", "union", *METRICS, *COUNTS, *OF_CASE)
 DESCRIPTION = tuple(field.name for field in fields(Description))
+CELL = ("method", "leaf", "metric", *DESCRIPTION, "n_union", "best", "mark")
+TESTED = tuple(field.name for field in fields(WilcoxonTest))
+TEST = ("a", "b", "baseline", "leaf", "metric", *TESTED, "p_adjusted", "significant", "better")
 
 
 def per_case_csv(found: Evaluation) -> str:
@@ -30,9 +33,9 @@ def per_case_csv(found: Evaluation) -> str:
     return csv_text([first, *found.group_columns, *others], rows)
 
 
-def summary_csv(found: Evaluation) -> str:
-    parts = [("", "", found.summary.overall)]
-    parts += [(column, name, part) for column, of in found.summary.groups.items() for name, part in of.items()]
+def averages_csv(found: Evaluation) -> str:
+    parts = [("", "", found.averages.overall)]
+    parts += [(column, name, part) for column, of in found.averages.groups.items() for name, part in of.items()]
     rows: list[list[Any]] = []
     for column, name, part in parts:
         for leaf, of_leaf in part.leaves.items():
@@ -46,31 +49,27 @@ def summary_csv(found: Evaluation) -> str:
 
 def comparison_csv(found: Comparison) -> tuple[str, str]:
     """The cells, then the tests."""
-    tables = []
-    for kind, records in ((Cell, found.cells), (PairedTest, found.tests)):
-        columns = [field.name for field in fields(kind)]
-        tables.append(csv_text(columns, ([getattr(record, name) for name in columns] for record in records)))
-    return tables[0], tables[1]
+    cells = csv_text(CELL, ([getattr(cell, name) for name in CELL] for cell in found.cells))
+    return cells, csv_text(TEST, ([getattr(test, name) for name in TEST] for test in found.tests))
 
 
-def screen_table(summary: Summary) -> str:
-    """A summary, overall or of a group: a line per leaf."""
-    shown = [METRICS[name] for name in SHOWN if name in summary.mean]
+def screen_table(averages: Averages) -> str:
+    """Of all cases or of a group: a line per leaf."""
+    shown = [METRICS[name] for name in SHOWN if name in averages.mean]
     heads = [head for metric in shown for head in (metric.heading, "n")]
     rows = [["leaf", *heads, *(outcome.replace("_", " ") for outcome in OUTCOMES), "union"]]
-    for leaf, found in summary.leaves.items():
+    for leaf, found in averages.leaves.items():
         scores = [
             text
             for metric in shown
             for text in (metric.show_mean(found.metrics[metric.name]), found.metrics[metric.name].n)
         ]
         rows.append([leaf, *map(str, [*scores, *found.outcomes.values(), found.union])])
-    rows.append(["mean", *(text for metric in shown for text in (metric.show(summary.mean[metric.name]), ""))])
+    rows.append(["mean", *(text for metric in shown for text in (metric.show(averages.mean[metric.name]), ""))])
     widths = [max(len(row[column]) for row in rows[:-1]) for column in range(len(rows[0]))]
     lines = [[field.rjust(width) for field, width in zip(row, widths, strict=False)] for row in rows]
     table = "\n".join(
         "  ".join([row[0].ljust(widths[0]), *line[1:]]).rstrip() for row, line in zip(rows, lines, strict=True)
     )
-    return (
-        f"{table}\nknown wrong: {KNOWN_WRONG.show_mean(summary.known_wrong)} % of the voxels of which anything is known"
-    )
+    wrong = KNOWN_WRONG.show_mean(averages.known_wrong)
+    return f"{table}\nknown wrong: {wrong} % of the voxels of which anything is known"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.statistics import Description
+from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.records import FLAT, from_json
 from nnunet_labelset.io.text import some
@@ -70,7 +70,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class LeafSummary:
+class LeafAverages:
     """All cases of a leaf: each metric in short, how often each outcome occurred, how many scores are unions."""
 
     outcomes: dict[str, int]
@@ -79,19 +79,19 @@ class LeafSummary:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Averages:
     """Many cases: by leaf, the mean over the leaves, and the share of known-wrong voxels over the cases."""
 
     n_cases: int
-    leaves: dict[str, LeafSummary]
+    leaves: dict[str, LeafAverages]
     mean: dict[str, float | None]
     known_wrong: Description
 
 
 @dataclass(frozen=True)
-class Summaries:
-    overall: Summary
-    groups: dict[str, dict[str, Summary]]
+class AllAverages:
+    overall: Averages
+    groups: dict[str, dict[str, Averages]]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Evaluation:
     missing_predictions: tuple[str, ...]
     extra_predictions: tuple[str, ...]
     cases: tuple[Case, ...]
-    summary: Summaries
+    averages: AllAverages
 
     @property
     def structures(self) -> tuple[str, ...]:
@@ -137,47 +137,28 @@ class Evaluation:
         return None if score is None else score.values[metric]
 
 
-@dataclass(frozen=True)
-class Cell:
+@dataclass(frozen=True, kw_only=True)
+class Cell(Description):
     """A method's scores of a structure, over the cases in which all methods have one."""
 
     method: str
     leaf: str
     metric: str
-    n: int
     n_union: int
-    mean: float | None
-    sd: float | None
-    median: float | None
-    low: float | None
-    high: float | None
     best: bool
     mark: str  # "better" or "worse" than the baseline, significantly, or ""
 
-    @property
-    def description(self) -> Description:
-        return Description(self.n, self.mean, self.sd, self.median, self.low, self.high)
 
-
-@dataclass(frozen=True)
-class PairedTest:
-    """Two methods, differences `b - a`; `low` to `high` is the interval of their mean. None: it cannot be done."""
+@dataclass(frozen=True, kw_only=True)
+class PairedTest(WilcoxonTest):
+    """Two methods on a structure, differences `b - a`."""
 
     a: str
     b: str
     baseline: bool
     leaf: str
     metric: str
-    n_pairs: int
-    n_zero: int
-    mean_difference: float | None
-    low: float | None
-    high: float | None
-    median_difference: float | None
-    statistic: float | None
-    p: float | None
     p_adjusted: float | None
-    effect: float | None
     significant: bool
     better: str | None
 
@@ -248,6 +229,8 @@ def read_evaluation(file: str | Path) -> Evaluation:
             f"{file}: not a result of this version of 'nnunet_labelset evaluate' (expected version {VERSION}, got "
             f"{str(content.get('version'))[:20]}): run it again"
         )
+    if "summary" in content:  # its old name
+        content["averages"] = content.pop("summary")
     found = from_json(Evaluation, content, f"{file}:")
     if not found.cases:
         raise LabelSetError(f"{file}: no cases: run 'nnunet_labelset evaluate' again")
@@ -258,9 +241,9 @@ def read_evaluation(file: str | Path) -> Evaluation:
         raise LabelSetError(f"{file}: listed more than once: {some(twice)}")
     for case in found.cases:
         _check_case(case, found, f"{file}: case '{case.case}'")
-    for column, groups in {"": {"": found.summary.overall}, **found.summary.groups}.items():
-        for group, summary in groups.items():
-            _check_summary(summary, found, f"{file}: summary {column} {group}".rstrip())
+    for column, groups in {"": {"": found.averages.overall}, **found.averages.groups}.items():
+        for group, averages in groups.items():
+            _check_averages(averages, found, f"{file}: averages {column} {group}".rstrip())
     return found
 
 
@@ -279,13 +262,13 @@ def _check_case(case: Case, found: Evaluation, where: str) -> None:
             raise LabelSetError(f"{where}, {leaf}: '{sorted(missing)[0]}' is missing")
 
 
-def _check_summary(summary: Summary, found: Evaluation, where: str) -> None:
-    if missing := set(found.structures) - set(summary.leaves):
+def _check_averages(averages: Averages, found: Evaluation, where: str) -> None:
+    if missing := set(found.structures) - set(averages.leaves):
         raise LabelSetError(f"{where}: '{sorted(missing)[0]}' is missing")
-    for leaf, of_leaf in summary.leaves.items():
+    for leaf, of_leaf in averages.leaves.items():
         if missing := (set(found.settings.metrics) - set(of_leaf.metrics)) | (set(OUTCOMES) - set(of_leaf.outcomes)):
             raise LabelSetError(f"{where}, {leaf}: '{sorted(missing)[0]}' is missing")
-    if missing := set(found.settings.metrics) - set(summary.mean):
+    if missing := set(found.settings.metrics) - set(averages.mean):
         raise LabelSetError(f"{where}: mean: '{sorted(missing)[0]}' is missing")
 
 

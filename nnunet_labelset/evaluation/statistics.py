@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import scipy  # loads its rooms when they are used: workers that score a case need no statistics
@@ -70,8 +69,14 @@ def _resamples(n: int) -> np.ndarray:
     return drawn.astype(np.float32) / np.float32(n)
 
 
-class WilcoxonTest(NamedTuple):
-    """Two-sided Wilcoxon signed-rank test of `b - a`; None where it cannot be done."""
+@dataclass(frozen=True)
+class WilcoxonTest:
+    """Two-sided Wilcoxon signed-rank test of `b - a`; None where it cannot be done.
+
+    `low` to `high` is the 95 % confidence interval of the mean difference. `effect` is the matched-pairs rank-biserial
+    correlation: the rank sum of the cases in which `b` is larger, minus that of the cases in which `a` is, over the sum
+    of both.
+    """
 
     n_pairs: int
     n_zero: int
@@ -88,9 +93,7 @@ def wilcoxon_test(a: Sequence[float | None], b: Sequence[float | None]) -> Wilco
     """Compare two methods on the same cases; pairs in which one score is missing are left out.
 
     Zero differences are dropped and ties share their mean rank, as in SciPy's `wilcoxon`, but the p-value is exact for
-    up to `EXACT` differing pairs, whatever the ties. `effect` is the matched-pairs rank-biserial correlation: the rank
-    sum of the cases in which `b` is larger, minus that of the cases in which `a` is, over the sum of both. `low` to
-    `high` is the 95 % confidence interval of the mean difference.
+    up to `EXACT` differing pairs, whatever the ties.
     """
     pairs = np.array([pair for pair in zip(a, b, strict=True) if None not in pair], dtype=float).reshape(-1, 2)
     # 1.6 - 0.8 and 2.4 - 1.6 are equal, but not in floating point: ties are found only after rounding.

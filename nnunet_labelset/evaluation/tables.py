@@ -11,6 +11,7 @@ from functools import partial
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.notes import EFFECT_NOTE, p_text
 from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
+from nnunet_labelset.io.text import spoken
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -109,10 +110,6 @@ def _printed_width(cell: str) -> int:
     return max(len(re.sub(r"\\[a-z]+|[{}$^\\]", "", line)) for line in lines)
 
 
-def spoken(leaf: str) -> str:
-    return leaf.replace("_", " ")
-
-
 def _tables(found: Comparison, markup: _Markup) -> list[_Table]:
     leaves = [markup.text(spoken(leaf)) for leaf in found.structures]
     tests = partial(_test, markup=markup)
@@ -128,30 +125,33 @@ def _tables(found: Comparison, markup: _Markup) -> list[_Table]:
     return tables
 
 
-def _score_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
+def _metric_rows(found: Comparison, name: str, show: Callable[[str, str], str]) -> list[list[str]]:
+    """A row per metric, `show(leaf, metric)` for every structure; in the first one the name, and the whole case."""
     rows = []
-    for method in found.methods:
-        for row, metric in enumerate(found.metrics):
-            cells = [_score(found.cell(method, leaf, metric), METRICS[metric], markup) for leaf in found.structures]
-            wrong = "" if row else _score(found.cell(method, "", KNOWN_WRONG.name), KNOWN_WRONG, markup)
-            rows.append(["" if row else markup.text(method), METRICS[metric].title, *cells, wrong])
-    first = found.methods[0]
     for row, metric in enumerate(found.metrics):
-        counts = [_count(found.cell(first, leaf, metric), leaf in found.leaves) for leaf in found.structures]
-        wrong = "" if row else str(found.cell(first, "", KNOWN_WRONG.name).n)
-        rows.append(["" if row else "n", METRICS[metric].title, *counts, wrong])
+        cells = [show(leaf, metric) for leaf in found.structures]
+        whole = "" if row else show("", KNOWN_WRONG.name)
+        rows.append(["" if row else name, METRICS[metric].title, *cells, whole])
     return rows
 
 
-def _count(cell: Cell, is_leaf: bool) -> str:
-    return f"{cell.n} ({cell.n_union} u)" if cell.n_union and is_leaf else str(cell.n)
+def _score_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
+    def score(method: str, leaf: str, metric: str) -> str:
+        return _score(found.cell(method, leaf, metric), METRICS.get(metric, KNOWN_WRONG), markup)
+
+    def count(leaf: str, metric: str) -> str:
+        cell = found.cell(found.methods[0], leaf, metric)
+        return f"{cell.n} ({cell.n_union} u)" if cell.n_union and leaf in found.leaves else str(cell.n)
+
+    rows = [row for method in found.methods for row in _metric_rows(found, markup.text(method), partial(score, method))]
+    return rows + _metric_rows(found, "n", count)
 
 
 def _score(cell: Cell, metric: Metric, markup: _Markup) -> str:
     if cell.mean is None:
         return "-"
     mean = metric.show(cell.mean)
-    return (markup.bold.format(mean) if cell.best else mean) + markup.mark(cell.mark) + metric.show_sd(cell.description)
+    return (markup.bold.format(mean) if cell.best else mean) + markup.mark(cell.mark) + metric.show_sd(cell)
 
 
 def _interval_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
@@ -165,25 +165,19 @@ def _interval_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
         of = found.cell(method, leaf, metric)
         return show(of.mean, of.low, of.high, metric)
 
-    rows = []
-    for method in found.methods:
-        for row, metric in enumerate(found.metrics):
-            cells = [cell(method, leaf, metric) for leaf in found.structures]
-            wrong = "" if row else cell(method, "", KNOWN_WRONG.name)
-            rows.append(["" if row else markup.text(method), METRICS[metric].title, *cells, wrong])
+    rows = [row for method in found.methods for row in _metric_rows(found, markup.text(method), partial(cell, method))]
     return rows + _pair_rows(found, markup, lambda of: show(of.mean_difference, of.low, of.high, of.metric, "+"))
 
 
 def _pair_rows(found: Comparison, markup: _Markup, show: Callable[[PairedTest], str]) -> list[list[str]]:
-    tests = {(test.b, test.a, test.metric, test.leaf): test for test in found.tests}
-    rows = []
-    for b, a in dict.fromkeys((test.b, test.a) for test in found.tests):
-        for row, metric in enumerate(found.metrics):
-            cells = [show(tests[b, a, metric, leaf]) for leaf in found.structures]
-            wrong = "" if row else show(tests[b, a, KNOWN_WRONG.name, ""])
-            name = "" if row else f"{markup.text(b)} vs. {markup.text(a)}"
-            rows.append([name, METRICS[metric].title, *cells, wrong])
-    return rows
+    by_pair: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    for test in found.tests:
+        by_pair.setdefault((test.b, test.a), {})[test.leaf, test.metric] = show(test)
+    return [
+        row
+        for (b, a), shown in by_pair.items()
+        for row in _metric_rows(found, f"{markup.text(b)} vs. {markup.text(a)}", lambda *of, shown=shown: shown[of])
+    ]
 
 
 def _test(test: PairedTest, markup: _Markup) -> str:

@@ -51,10 +51,6 @@ def join(parts: Iterable[object], between: str = "") -> Markup:
     return Markup(between).join(parts)  # type: ignore[arg-type]
 
 
-def spoken(name: str) -> str:
-    return name.replace("_", " ")
-
-
 def paragraph(content: object, kind: str = "") -> Markup:
     return Markup('<p class="{}">{}</p>').format(kind, content) if kind else Markup("<p>{}</p>").format(content)
 

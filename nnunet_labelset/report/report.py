@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.metric import METRICS, SHOWN, Metric
 from nnunet_labelset.evaluation.results import Comparison, Evaluation, Score
-from nnunet_labelset.evaluation.statistics import describe
+from nnunet_labelset.evaluation.statistics import Description, describe
 from nnunet_labelset.nnunet.logs import Curves
 
 WIDE = 10  # more leaves than this stand in rows, not in columns
@@ -60,17 +62,18 @@ class Report:
     def value(self, method: str, case: str, structure: str, metric: str) -> float | None:
         return self.results[method].value(case, structure, metric)
 
-    def means(self, method: str, metric: str) -> list[float | None]:
-        """Of every case, the mean over the leaves that all methods have a score of."""
-        found: list[float | None] = []
+    def means(self, metric: str) -> dict[str, Description]:
+        """Of every method over the cases, each with the mean over the leaves that all methods have a score of."""
+        means: list[list[float]] = []
         for case in self.cases:
-            columns = ([self.value(name, case, leaf, metric) for name in self.methods] for leaf in self.first.leaves)
-            values = [column[self.methods.index(method)] for column in columns if None not in column]
-            found.append(sum(value or 0.0 for value in values) / len(values) if values else None)
-        return found
+            rows = [[self.value(name, case, leaf, metric) for name in self.methods] for leaf in self.first.leaves]
+            if complete := [row for row in rows if None not in row]:
+                means.append(np.mean(np.array(complete, float), axis=0).tolist())
+        columns = zip(*means, strict=True) if means else [()] * len(self.methods)
+        return {method: describe(of, interval=True) for method, of in zip(self.methods, columns, strict=True)}
 
     @cached_property
     def best_method(self) -> str:
         """That with the best mean Dice, as the overview has it."""
-        means = {method: describe(self.means(method, "dice")).mean or 0.0 for method in self.methods}
-        return max(means, key=lambda method: means[method])
+        means = self.means("dice")
+        return max(means, key=lambda method: means[method].mean or 0.0)

@@ -214,7 +214,7 @@ class Demo:
 def populations(results: list[tuple[str, Path]]) -> str:
     """Mean Dice over the leaves, by population: complete training cases are normal, so pathology is the hard part."""
     groups = {
-        name: read_json(folder / "evaluation" / "metrics.json")["summary"]["groups"]["Pathology"]
+        name: read_json(folder / "evaluation" / "metrics.json")["averages"]["groups"]["Pathology"]
         for name, folder in results
     }
     columns = sorted({population for found in groups.values() for population in found})

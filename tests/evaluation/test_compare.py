@@ -17,7 +17,7 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.notes import p_text
-from nnunet_labelset.evaluation.statistics import Description, describe, holm, wilcoxon_test
+from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest, describe, holm, wilcoxon_test
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.records import to_json
 from tests.helpers.evaluation import made_case, made_evaluation, made_score, save_evaluation
@@ -85,8 +85,8 @@ def test_ties_zeros_and_missing_pairs_by_hand():
 
 
 def test_no_pairs_or_no_differences():
-    assert wilcoxon_test([None, 1], [2, None]) == (0, 0, *[None] * 7)
-    assert wilcoxon_test([1, 2], [1, 2]) == (2, 2, 0, None, None, 0, None, None, None)
+    assert wilcoxon_test([None, 1], [2, None]) == WilcoxonTest(0, 0, *[None] * 7)
+    assert wilcoxon_test([1, 2], [1, 2]) == WilcoxonTest(2, 2, 0, None, None, 0, None, None, None)
     assert wilcoxon_test([1], [2]).p == 1
 
 

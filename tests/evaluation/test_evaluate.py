@@ -52,7 +52,7 @@ def test_four_outcomes_and_scores(tmp_path):
     assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [0, 0, None]
     assert [scores(metrics, 1)[leaf]["outcome"] for leaf in LEAVES] == ["scored", "unannotated", "unannotated"]
     assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, None]
-    overall = metrics["summary"]["overall"]["leaves"]
+    overall = metrics["averages"]["overall"]["leaves"]
     assert overall["white_matter"]["dice"] == {
         "n": 2, "mean": pytest.approx(1 / 3), "sd": pytest.approx(2**0.5 / 3), "median": pytest.approx(1 / 3),
         "low": None, "high": None,
@@ -62,7 +62,7 @@ def test_four_outcomes_and_scores(tmp_path):
     }  # fmt: skip
     assert overall["corpus_callosum"]["dice"]["n"] == 0
     assert overall["corpus_callosum"]["dice"]["mean"] is None
-    assert metrics["summary"]["overall"]["mean"]["dice"] == pytest.approx((1 / 3 + 0) / 2)
+    assert metrics["averages"]["overall"]["mean"]["dice"] == pytest.approx((1 / 3 + 0) / 2)
 
 
 def test_union_under_the_leaf_that_the_protocol_names(tmp_path):
@@ -158,7 +158,7 @@ def test_known_errors_are_counted(tmp_path):
     union = {name: case["leaves"]["ventricles+corpus_callosum"]["dice"] for name, case in found.items()}
     assert union == {"flooded": 8 / 10, "empty": 2 / 5, "right": 1}
     assert {name: case["leaves"]["white_matter"]["dice"] for name, case in found.items()} == dict.fromkeys(found, 1)
-    assert metrics["summary"]["overall"]["known_wrong"]["mean"] == pytest.approx(5 / 24)
+    assert metrics["averages"]["overall"]["known_wrong"]["mean"] == pytest.approx(5 / 24)
     rows = [line for line in per_case(arguments) if line["case"] == "empty"]
     assert {line["known_wrong"] for line in rows} == {"3"}
     assert {line["known_wrong_share"] for line in rows} == {"0.375"}
@@ -359,7 +359,7 @@ def test_files(tmp_path, capsys):
     assert "Pathology: Control, 1 case(s)" in capsys.readouterr().out
     assert metrics["group_columns"] == ["protocol", "Pathology"]
     assert [case["groups"]["Pathology"] for case in metrics["cases"]] == ["Control", ""]
-    groups = metrics["summary"]["groups"]
+    groups = metrics["averages"]["groups"]
     assert groups["Pathology"]["Control"]["leaves"]["white_matter"]["dice"]["mean"] == 2 / 3
     assert groups["protocol"]["feta"]["leaves"]["white_matter"]["union"] == 1
     output = tmp_path / "pred" / "evaluation"
@@ -369,7 +369,7 @@ def test_files(tmp_path, capsys):
     assert rows[3]["union"] == "white_matter+corpus_callosum"
     assert rows[3]["dice"] == "1"
     assert rows[5]["dice"] == ""
-    with open(output / "summary.csv") as file:
+    with open(output / "averages.csv") as file:
         rows = list(csv.DictReader(file))
     assert rows[0] == {
         "group_column": "", "group": "", "leaf": "white_matter", "metric": "dice", "n": "2", "mean": "0.8333333",

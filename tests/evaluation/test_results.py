@@ -35,6 +35,13 @@ def test_read_back_as_written(tmp_path):
     assert read_evaluation(tmp_path / "metrics.json") == made
 
 
+def test_averages_are_read_under_their_old_name(tmp_path):
+    content = good()
+    content["summary"] = content.pop("averages")
+    save_evaluation(tmp_path, content)
+    assert to_json(read_evaluation(tmp_path / "metrics.json")) == good()
+
+
 def changed(path: str, value: object = None) -> dict:
     """A good metrics.json with one entry replaced, or removed for `...`."""
     content: dict = copy.deepcopy(good())
@@ -64,7 +71,7 @@ MALFORMED = {
     "an unknown outcome": (changed("cases/0/leaves/liver/outcome", "good"), "unknown outcome 'good'"),
     "an unknown leaf": (changed("cases/0/leaves/liver ", good()["cases"][0]["leaves"]["liver"]), "unknown leaves"),
     "leaves is a text": (changed("leaves", "liver"), "leaves: expected a list, but got 'liver'"),
-    "the summary is empty": (changed("summary/overall/leaves", {}), "summary: 'liver' is missing"),
+    "no averages": (changed("averages/overall/leaves", {}), "averages: 'liver' is missing"),
     "a group is gone": (changed("cases/0/groups", {}), "groups: 'protocol' is missing"),
     "another version": (changed("version", 1), "expected version 2, got 1"),
     "a version of many digits": (changed("version", 10**3000), "expected version 2, got 1000"),

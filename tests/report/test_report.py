@@ -103,7 +103,7 @@ def test_comparison_has_the_numbers_and_the_notes_of_compare(made: tuple[Path, s
         if cell.leaf in compared.leaves and cell.mean is not None:
             metric = METRICS[cell.metric]
             mean = f'<span class="best">{metric.show(cell.mean)}</span>' if cell.best else metric.show(cell.mean)
-            assert f"{mean}{metric.show_sd(cell.description)}" in html
+            assert f"{mean}{metric.show_sd(cell)}" in html
 
 
 def test_unions_are_marked(made: tuple[Path, str]) -> None:
@@ -312,8 +312,8 @@ def broken(content: dict, kind: str) -> object:
         return {**content, "leaves": None}
     if kind == "settings is empty":
         return {**content, "settings": {}}
-    if kind == "summary is text":
-        return {**content, "summary": "x"}
+    if kind == "averages are text":
+        return {**content, "averages": "x"}
     if kind == "a score is text":
         content["cases"][0]["leaves"]["left_part"]["dice"] = "good"
         return content
@@ -324,7 +324,7 @@ def broken(content: dict, kind: str) -> object:
 
 
 KINDS = ["list", "cases is a number", "no cases", "a case is text", "a case without leaves", "leaves is null"]
-KINDS += ["settings is empty", "summary is text", "a score is text", "an unknown outcome", "another version"]
+KINDS += ["settings is empty", "averages are text", "a score is text", "an unknown outcome", "another version"]
 
 
 def test_malformed_results_are_one_line_each(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import Metric
 from nnunet_labelset.evaluation.results import INVENTED, MISSED
-from nnunet_labelset.report.page import Cell, header, join, number, spoken, table, text
+from nnunet_labelset.io.text import spoken
+from nnunet_labelset.report.page import Cell, header, join, number, table, text
 from nnunet_labelset.report.report import Report
 
 TITLE = "All scores"

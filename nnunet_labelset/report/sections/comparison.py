@@ -8,7 +8,8 @@ from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.notes import p_text
 from nnunet_labelset.evaluation.results import Cell as Score
 from nnunet_labelset.evaluation.results import Comparison
-from nnunet_labelset.report.page import Cell, bullets, details, header, number, spoken, table, text
+from nnunet_labelset.io.text import spoken
+from nnunet_labelset.report.page import Cell, bullets, details, header, number, table, text
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Comparison"
@@ -61,7 +62,7 @@ def score_cell(found: Score, metric: Metric) -> Cell:
     interval = "" if found.low is None else f"; 95 % interval {metric.show(found.low)} to {metric.show(found.high)}"
     union = f" u{found.n_union}" if found.n_union and found.n_union < found.n else ""
     shown = Markup('<span title="n = {}{}">{}{}{}{}</span>').format(
-        found.n, interval, mean, sign, metric.show_sd(found.description), union
+        found.n, interval, mean, sign, metric.show_sd(found), union
     )
     return number(metric.scale * found.mean, shown=shown)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup, escape
 
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets
-from nnunet_labelset.report.page import Cell, header, number, paragraph, spoken, table, text
+from nnunet_labelset.io.text import spoken
+from nnunet_labelset.report.page import Cell, header, number, paragraph, table, text
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Coverage"

@@ -12,7 +12,7 @@ from nnunet_labelset.report.page import Cell, bullets, header, join, link, numbe
 from nnunet_labelset.report.report import Report
 
 TITLE = "Cases and files"
-WRITTEN = ("metrics.json", SUMMARY, "per_case.csv", "summary.csv")
+WRITTEN = ("metrics.json", SUMMARY, "per_case.csv", "averages.csv")
 
 
 def body(report: Report) -> Markup:

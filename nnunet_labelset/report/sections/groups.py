@@ -5,8 +5,9 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import Metric
-from nnunet_labelset.evaluation.results import Summary
-from nnunet_labelset.report.page import Cell, header, join, number, spoken, table, text
+from nnunet_labelset.evaluation.results import Averages
+from nnunet_labelset.io.text import spoken
+from nnunet_labelset.report.page import Cell, header, join, number, table, text
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Groups"
@@ -16,7 +17,7 @@ def body(report: Report) -> Markup:
     """Nothing if all cases are in one group."""
     parts = []
     for column in report.first.group_columns:
-        of = {method: result.summary.groups.get(column, {}) for method, result in report.results.items()}
+        of = {method: result.averages.groups.get(column, {}) for method, result in report.results.items()}
         groups = sorted({group for found in of.values() for group in found})
         if len(groups) < 2:
             continue
@@ -31,7 +32,7 @@ def body(report: Report) -> Markup:
     return join(parts)
 
 
-def _rows(report: Report, group: str, found: dict[str, Summary | None]) -> list[list[Cell]]:
+def _rows(report: Report, group: str, found: dict[str, Averages | None]) -> list[list[Cell]]:
     if len(report.structures) > WIDE:
         return [
             [header(group), text(spoken(leaf), "name")]
@@ -46,8 +47,8 @@ def _rows(report: Report, group: str, found: dict[str, Summary | None]) -> list[
     ]
 
 
-def _mean(summary: Summary | None, leaf: str, metric: Metric) -> Cell:
-    found = summary.leaves[leaf].metrics[metric.name] if summary and leaf in summary.leaves else None
+def _mean(averages: Averages | None, leaf: str, metric: Metric) -> Cell:
+    found = averages.leaves[leaf].metrics[metric.name] if averages and leaf in averages.leaves else None
     if found is None or found.mean is None:
         return number(None)
     return number(metric.scale * found.mean, shown=metric.show_mean(found))

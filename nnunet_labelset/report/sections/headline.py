@@ -20,8 +20,7 @@ def body(report: Report) -> Markup:
     ranks = {(rank.method, rank.metric): rank for rank in report.compared.ranks} if report.compared else {}
     ranked = [metric for metric in report.metrics if any(name == metric.name for _, name in ranks)]
     rows = [
-        [header(metric.heading), *_best([_mean(report, method, metric) for method in report.methods], metric)]
-        for metric in report.metrics
+        [header(metric.heading), *_best(list(report.means(metric.name).values()), metric)] for metric in report.metrics
     ]
     for metric in ranked:
         found = [ranks[method, metric.name] for method in report.methods]
@@ -64,10 +63,6 @@ def _best(found: list[Description], metric: Metric) -> list[Cell]:
     means = [of.mean for of in found if of.mean is not None]
     best = (max if metric.better == "higher" else min)(means, default=None) if len(found) > 1 else None
     return [interval_cell(metric, of, of.mean is not None and of.mean == best) for of in found]
-
-
-def _mean(report: Report, method: str, metric: Metric) -> Description:
-    return describe(report.means(method, metric.name), interval=True)
 
 
 def _known_wrong(report: Report, method: str) -> Description:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.results import OUTCOMES
-from nnunet_labelset.report.page import header, number, paragraph, spoken, table, text
+from nnunet_labelset.io.text import spoken
+from nnunet_labelset.report.page import header, number, paragraph, table, text
 from nnunet_labelset.report.report import Report
 from nnunet_labelset.report.sections.headline import interval_cell
 
@@ -17,7 +18,7 @@ def body(report: Report) -> Markup:
     groups = []
     for method, result in report.results.items():
         rows = []
-        for leaf, found in result.summary.overall.leaves.items():
+        for leaf, found in result.averages.overall.leaves.items():
             rows.append([header(method), text(_name(leaf, result.unions), "name")])
             for metric in report.metrics:
                 of = found.metrics[metric.name]

@@ -12,9 +12,10 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.results import UNANNOTATED
+from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, LEAF_COLOURS, leaf_colour
 from nnunet_labelset.report.overlays import DrawnCase, find_image
-from nnunet_labelset.report.page import figure, header, join, legend, link, number, paragraph, plots, spoken, table
+from nnunet_labelset.report.page import figure, header, join, legend, link, number, paragraph, plots, table
 from nnunet_labelset.report.painting import Painter
 from nnunet_labelset.report.report import WIDE, Report
 

@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import Metric
 from nnunet_labelset.evaluation.results import INVENTED, MISSED
-from nnunet_labelset.report.page import details, figure, join, paragraph, plots, scroll, spoken
+from nnunet_labelset.io.text import spoken
+from nnunet_labelset.report.page import details, figure, join, paragraph, plots, scroll
 from nnunet_labelset.report.plots import Row, forest_plot, strip_plot
 from nnunet_labelset.report.report import WIDE, Report
 
@@ -54,10 +55,9 @@ def _row(report: Report, method: str, leaf: str, metric: Metric) -> Row:
     scores = [report.score(method, case, leaf) for case in report.cases]
     values = [None if score is None else score.values[metric.name] for score in scores]
     crosses = [score is not None and score.outcome in (MISSED, INVENTED) for score in scores]
+    found = report.results[method].averages.overall.leaves[leaf].metrics[metric.name]
     if report.compared is not None:
-        found = report.compared.cell(method, leaf, metric.name).description
-    else:
-        found = report.results[method].summary.overall.leaves[leaf].metrics[metric.name]
+        found = report.compared.cell(method, leaf, metric.name)
     mean = None
     if found.mean is not None and found.low is not None and found.high is not None:
         mean = (metric.scale * found.mean, metric.scale * found.low, metric.scale * found.high)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.results import ABSENT, UNANNOTATED
-from nnunet_labelset.report.page import details, figure, paragraph, plots, spoken
+from nnunet_labelset.io.text import spoken
+from nnunet_labelset.report.page import details, figure, paragraph, plots
 from nnunet_labelset.report.plots import bland_altman
 from nnunet_labelset.report.report import WIDE, Report
 
