@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_processes
@@ -27,6 +26,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.names import dataset_words
 from nnunet_labelset.nnunet.recommendation import next_commands
 
 
@@ -138,8 +138,8 @@ def run(args: argparse.Namespace) -> None:
         rest = f"; without mask, as before: {some(unmasked)}" if unmasked else ""
         print(f"wrote {len(masks)} label maps, in which 'ignore' is what nobody drew inside of the mask{rest}")
     print(f"the old one is {folder / BEFORE}; 'nnunet_labelset annotate -d {args.d} --undo' puts it back")
-    number = re.match(r"Dataset(\d{3})_", folder.resolve().name)
-    data_set = str(int(number[1])) if number else args.d
+    words = dataset_words(folder.resolve().name)
+    data_set = words[0] if words else args.d
     print("\n".join(["next:", *next_commands(data_set, contract.leaf_names, preprocessed=len(written) > 1)]))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_statistics
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.commands.options import add_statistics, chosen_baseline
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.files import comparison_csv
 from nnunet_labelset.evaluation.fresh import require_fresh
@@ -24,15 +24,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if not 0 < args.alpha < 1:
-        raise LabelSetError(f"Expected --alpha to be between 0 and 1, but got {args.alpha}")
     results, sources = load_results(args.results)
     if len(results) < 2:
         raise LabelSetError("a comparison needs two or more result sets")
     require_fresh(results)
-    baseline = args.baseline or next(iter(results))
-    if baseline not in results:
-        raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, results)}")
+    baseline = chosen_baseline(args, results)
     found = comparison(results, baseline, args.alpha, args.holm, args.metrics, sources)
     output = Path(args.o)
     cells, tests = comparison_csv(found)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from nnunet_labelset.commands.options import add_model, add_processes
-from nnunet_labelset.contract import Contract
 from nnunet_labelset.dataset_conversion.complete import Model, completed_splits, write_completed
 from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import find_model, read_splits, reader_of
-from nnunet_labelset.nnunet.names import SPLITS
+from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW, SPLITS
+from nnunet_labelset.nnunet.raw import read_dataset
 from nnunet_labelset.nnunet.recommendation import next_commands
 
 EPILOG = """Train every fold of the model with --npz before. Completed cases are copies for training; validation keeps
@@ -36,15 +35,15 @@ def run(args: argparse.Namespace) -> None:
     if not 0.5 <= args.threshold <= 1:
         raise LabelSetError(f"Expected --threshold to be between 0.5 and 1, but got {args.threshold}")
     source = find_dataset(args.d)
-    if Contract.from_dataset_json(read_json(source / "dataset.json")).regions is not None:
+    _, contract = read_dataset(source)
+    if contract.regions is not None:
         raise LabelSetError(f"{source.name} has regions: its models tell how likely a region is, not a single leaf")
-    target = dataset_folder(nnunet_folder("nnUNet_raw"), args.o, args.n)
-    preprocessed = Path(nnunet_folder("nnUNet_preprocessed")) / target.name
+    target = dataset_folder(nnunet_folder(RAW), args.o, args.n)
+    preprocessed = nnunet_folder(PREPROCESSED) / target.name
     folder = find_model(source.resolve().name, args.tr, args.p, args.c)
     model = Model(folder, reader_of(folder), read_splits(source.resolve().name))
     notes = write_completed(source, target, model, args.threshold, args.np)
-    write_json(preprocessed / SPLITS, completed_splits(model.splits, read_json(target / "dataset.json")))
+    write_json(preprocessed / SPLITS, completed_splits(model.splits, read_json(target / DATASET)))
     print("\n".join(notes))
     print(f"{len(notes)} completed case(s) beside the annotated ones in {target}; folds in {preprocessed / SPLITS}")
-    leaf_names = Contract.from_dataset_json(read_json(target / "dataset.json")).leaf_names
-    print("\n".join(["next:", *next_commands(args.o, leaf_names)]))
+    print("\n".join(["next:", *next_commands(args.o, contract.leaf_names)]))

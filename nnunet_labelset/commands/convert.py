@@ -16,6 +16,7 @@ from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set, preset
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
+from nnunet_labelset.nnunet.names import RAW
 
 EPILOG = """\
 examples:
@@ -100,7 +101,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     manifest, sources = choose_sources(args.manifest, args.source, args.test_source)
-    folder = dataset_folder(args.o or nnunet_folder("nnUNet_raw"), args.d, args.n)
+    folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
     withheld = leaf_set(args.withhold, manifest.leaves, "--withhold")
     if 0 in withheld:

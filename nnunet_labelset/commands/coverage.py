@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_dataset, add_table
-from nnunet_labelset.contract import Contract
+from nnunet_labelset.commands.options import add_dataset, add_table, check_table
 from nnunet_labelset.datasets.coverage import (
     FORMATS,
     MOST_ON_SCREEN,
@@ -17,8 +16,9 @@ from nnunet_labelset.datasets.coverage import (
     shortened,
 )
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_text
+from nnunet_labelset.io.files import write_text
 from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.raw import read_dataset
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +29,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if bool(args.table) != bool(args.group_by):
-        raise LabelSetError("--table and --group-by belong together: the file, and the column that names the groups")
+    check_table(args)
     folder = find_dataset(args.d)
-    dataset_json = read_json(folder / "dataset.json")
-    contract = Contract.from_dataset_json(dataset_json, folder)
+    dataset_json, contract = read_dataset(folder)
     rows = dataset_coverage(folder, contract, dataset_json, args.table, args.group_by)
     ending = Path(args.o).suffix.lower() if args.o else ""
     if ending in PICTURES:

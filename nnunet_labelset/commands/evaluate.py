@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_processes, add_table
+from nnunet_labelset.commands.options import add_processes, add_table, check_table
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.contract.completed import refuse_completed
 from nnunet_labelset.errors import LabelSetError, did_you_mean
@@ -30,7 +30,7 @@ from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.records import to_json
 from nnunet_labelset.io.tables import column_of_cases, read_table
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import SUMMARY
+from nnunet_labelset.nnunet.names import DATASET, SUMMARY
 from nnunet_labelset.nnunet.summary import nnunet_summary
 
 
@@ -43,22 +43,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_processes(parser)
     parser.add_argument("--chill", action="store_true", help="go on if predictions are missing or have no reference")
     parser.add_argument(
-        *("--cap",),
+        "--cap",
         type=float,
         metavar="MM",
         help="largest distance, also of missed and invented leaves (default: the image's diagonal; paper: 57.6)",
     )
     parser.add_argument("--no_hd95", action="store_true", help="no metrics of surfaces, only those of counts")
     parser.add_argument(
-        *("--tolerance",),
+        "--tolerance",
         metavar="MM|CSV",
         help="of NSD: mm, or columns leaf and tolerance (default: the larger of 1 mm and a voxel's diagonal)",
     )
     parser.add_argument(
-        *("--regions",), nargs="+", default=[], metavar="NAME=LEAF+LEAF", help="also score these leaves as one"
+        "--regions", nargs="+", default=[], metavar="NAME=LEAF+LEAF", help="also score these leaves as one"
     )
     parser.add_argument(
-        *("--instances",), nargs="+", default=[], metavar="LEAF", help="also lesion by lesion (needs panoptica)"
+        "--instances", nargs="+", default=[], metavar="LEAF", help="also lesion by lesion (needs panoptica)"
     )
     add_table(parser, several=True)
 
@@ -66,8 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.cap is not None and not 0 < args.cap < math.inf:
         raise LabelSetError(f"Expected --cap to be a distance above 0 mm, but got {args.cap}")
-    if bool(args.table) != bool(args.group_by):
-        raise LabelSetError("--table and --group-by belong together: a table of the cases, and columns of it")
+    check_table(args)
     reference, prediction = Path(args.gt_folder).absolute(), Path(args.pred_folder).absolute()
     dataset_file = _find_dataset_json(args.djfile, reference, prediction)
     dataset_json = read_json(dataset_file)
@@ -159,7 +158,7 @@ def _tolerance(given: str, names: Sequence[str]) -> dict[str, float]:
 
 
 def _find_dataset_json(given: str | None, reference: Path, prediction: Path) -> Path:
-    candidates = [Path(given)] if given else [reference.parent / "dataset.json", prediction / "dataset.json"]
+    candidates = [Path(given)] if given else [reference.parent / DATASET, prediction / DATASET]
     for file in candidates:
         if file.is_file():
             return file.absolute()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_model
 from nnunet_labelset.nnunet.export import export
-from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.names import model_name
+from nnunet_labelset.nnunet.models import find_model
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,5 +20,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    dataset = find_dataset(args.d, "nnUNet_results")
-    export(dataset / model_name(args.tr, args.p, args.c), Path(args.o), args.f, args.overwrite, args.model_card)
+    export(find_model(args.d, args.tr, args.p, args.c), Path(args.o), args.f, args.overwrite, args.model_card)

@@ -10,13 +10,15 @@ from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.names import CONFIGURATIONS, DEFAULT_PLANS
 from nnunet_labelset.nnunet.selection import Selection, choose, write_choice
 
+FOLDS = [0, 1, 2, 3, 4]
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset_name_or_id", help="data set: id or name")
     parser.add_argument("-tr", nargs="+", default=[DEFAULT_TRAINER], help=f"trainers (default: {DEFAULT_TRAINER})")
     parser.add_argument("-c", nargs="+", default=list(CONFIGURATIONS), help=f"default: {' '.join(CONFIGURATIONS)}")
     parser.add_argument("-p", nargs="+", default=[DEFAULT_PLANS], help=f"several plans, too (default: {DEFAULT_PLANS})")
-    parser.add_argument("-f", nargs="+", type=int, default=[0, 1, 2, 3, 4], help="folds (default: 0 1 2 3 4)")
+    parser.add_argument("-f", nargs="+", type=int, default=FOLDS, help=f"folds (default: {' '.join(map(str, FOLDS))})")
     add_processes(parser)
     parser.add_argument("--disable_ensembling", action="store_true", help="compare single models only")
     parser.add_argument("--no_overwrite", action="store_true", help="keep what an earlier run collected and ensembled")

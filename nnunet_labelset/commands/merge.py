@@ -17,6 +17,7 @@ from nnunet_labelset.dataset_conversion.merge_names import (
 )
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
+from nnunet_labelset.nnunet.names import RAW
 from nnunet_labelset.nnunet.raw import file_ending
 
 EPILOG = """\
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     leaves, channels = common_leaves(datasets), common_channels(datasets, args.channels)
     endings = {file_ending(dataset.dataset_json) for dataset in datasets}
     ending = endings.pop() if len(endings) == 1 else ".nii.gz"
-    folder = dataset_folder(args.o or nnunet_folder("nnUNet_raw"), args.d, args.n)
+    folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     made = merge_jobs(datasets, leaves, len(channels), ending, link=not args.copy, prefix=args.prefix)
     regions = common_regions(datasets, leaves)
     target = Target(folder, leaves, channels, ending, args.overwrite, args.skip_bad_cases, regions)

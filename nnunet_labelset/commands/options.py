@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
-from nnunet_labelset.nnunet.names import DEFAULT_PLANS
+from nnunet_labelset.nnunet.names import DEFAULT_CONFIGURATION, DEFAULT_PLANS
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
@@ -27,8 +29,8 @@ def add_model(parser: argparse.ArgumentParser, several: bool = False, trainer: s
     many = "s to compare, the baseline first" if several else ""
     add = parser.add_argument
     add("-tr", default=default, metavar="TRAINER", help=f"trainer{many} (default: {said})", **number)
-    configurations = ["3d_fullres"] if several else "3d_fullres"
-    add("-c", default=configurations, metavar="CONFIGURATION", help="default: 3d_fullres", **number)
+    configurations = [DEFAULT_CONFIGURATION] if several else DEFAULT_CONFIGURATION
+    add("-c", default=configurations, metavar="CONFIGURATION", help=f"default: {DEFAULT_CONFIGURATION}", **number)
     add("-p", default=DEFAULT_PLANS, metavar="PLANS", help="plans (default: %(default)s)")
 
 
@@ -39,11 +41,26 @@ def add_table(parser: argparse.ArgumentParser, several: bool = False) -> None:
     parser.add_argument("--group-by", metavar="COLUMN", help="group by this column of --table", **number)
 
 
+def check_table(args: argparse.Namespace) -> None:
+    if bool(args.table) != bool(args.group_by):
+        raise LabelSetError("--table and --group-by belong together: a table of the cases, and columns of it")
+
+
 def add_statistics(parser: argparse.ArgumentParser) -> None:
     """How result sets are compared."""
     parser.add_argument("--baseline", metavar="NAME", help="compare against this method (default: the first)")
     parser.add_argument("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
     parser.add_argument("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
+
+
+def chosen_baseline(args: argparse.Namespace, methods: Collection[str]) -> str:
+    """The method to compare against, after a look at `--alpha`."""
+    if not 0 < args.alpha < 1:
+        raise LabelSetError(f"Expected --alpha to be between 0 and 1, but got {args.alpha}")
+    baseline = args.baseline or next(iter(methods))
+    if baseline not in methods:
+        raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, methods)}")
+    return baseline
 
 
 def add_forwarded(parser: argparse.ArgumentParser, command: str) -> None:

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_statistics
+from nnunet_labelset.commands.options import add_statistics, chosen_baseline
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.fresh import stale_results
 from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.logs import Curves, read_curves
+from nnunet_labelset.nnunet.logs import LOGS, Curves, read_curves
+from nnunet_labelset.nnunet.names import fold_name
 from nnunet_labelset.report.build import build_report, contract_of
 from nnunet_labelset.report.report import Report
 
@@ -25,9 +26,7 @@ def _models(folders: Sequence[str]) -> dict[str, list[Curves]]:
     for folder in folders:
         curves = read_curves(folder)
         if not curves:
-            raise LabelSetError(
-                f"{folder}: no fold_*/training_log_*.txt with a finished epoch: expected a model folder"
-            )
+            raise LabelSetError(f"{folder}: no {fold_name('*')}/{LOGS} with a finished epoch: expected a model folder")
         name = Path(folder).absolute().name
         models[name if name not in models else str(folder)] = curves
     return models
@@ -45,17 +44,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if not 0 < args.alpha < 1:
-        raise LabelSetError(f"Expected --alpha to be between 0 and 1, but got {args.alpha}")
     if args.worst < 0:
         raise LabelSetError(f"Expected --worst to be 0 or more, but got {args.worst}")
     target = Path(os.path.abspath(args.o))
     if target.is_dir() or target.suffix.lower() not in (".html", ".htm"):
         raise LabelSetError(f"-o {args.o}: expected the name of an .html file")
     results, sources = load_results(args.results)
-    baseline = args.baseline or next(iter(results))
-    if baseline not in results:
-        raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, results)}")
+    baseline = chosen_baseline(args, results)
     models = _models(args.m)
     compared = comparison(results, baseline, args.alpha, args.holm, sources=sources) if len(results) > 1 else None
     contract, reason = contract_of(next(iter(results.values())))

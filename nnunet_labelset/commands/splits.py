@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -23,8 +22,8 @@ from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.tables import column_of_cases
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.names import REFERENCES, SPLITS
-from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
+from nnunet_labelset.nnunet.names import IMAGES_TRAINING, PREPROCESSED, REFERENCES, SPLITS
+from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError("--table needs --subject COLUMN: the column that names the subject")
     if args.val_fraction is not None and args.random is None:
         raise LabelSetError("--val-fraction needs --random N: folds of a cross-validation have a fixed size")
-    target = nnunet_folder("nnUNet_preprocessed")
+    target = nnunet_folder(PREPROCESSED)
     folder, contract, cases = _training_cases(args.d)
     for case in args.exclude:
         if case not in cases:
@@ -92,17 +91,16 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
         folder = find_dataset(dataset)
     except LabelSetError as error:
         try:
-            folder = find_dataset(dataset, "nnUNet_preprocessed")
+            folder = find_dataset(dataset, PREPROCESSED)
         except LabelSetError:
             raise error from None
-    dataset_json = read_json(folder / "dataset.json")
-    contract = Contract.from_dataset_json(dataset_json, folder)
+    dataset_json, contract = read_dataset(folder)
     if (folder / REFERENCES).is_dir():
         cases = list(case_files(folder / REFERENCES, file_ending(dataset_json)))
     else:
         cases = [case.name for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
     if not cases:
-        raise LabelSetError(f"{folder}: no training cases: expected images in imagesTr")
+        raise LabelSetError(f"{folder}: no training cases: expected images in {IMAGES_TRAINING}")
     contract.require_cases(cases)
     return folder, contract, cases
 
@@ -111,8 +109,8 @@ def _write(path: Path, splits: list[Split], overwrite: bool) -> bool:
     """Write unless the same is there already; other splits are kept, unless `overwrite`."""
     if path.is_file() and not overwrite:
         try:
-            same = json.loads(path.read_text(encoding="utf-8")) == splits
-        except (OSError, ValueError):
+            same = read_json(path, list) == splits
+        except LabelSetError:
             same = False
         if not same:
             raise LabelSetError(f"{path}: other splits are there already, networks may depend on them: --overwrite")

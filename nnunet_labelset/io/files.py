@@ -28,8 +28,8 @@ def read_bytes(path: str | Path, most: int = -1) -> bytes:
         raise LabelSetError(f"{path}: not readable: {reason(error)}") from None
 
 
-def read_json(path: str | Path) -> dict[str, Any]:
-    """A JSON object from a file; a missing or broken file is named."""
+def read_json(path: str | Path, kind: type = dict) -> Any:
+    """A JSON object, or a `list`, from a file; a missing or broken file is named."""
     raw = read_bytes(path)
     try:
         content = json.loads(raw.decode("utf-8"))
@@ -37,8 +37,9 @@ def read_json(path: str | Path) -> dict[str, Any]:
         raise LabelSetError(f"{path}: not readable as JSON: nested too deeply") from None
     except ValueError as error:  # no text, not JSON, or an integer of thousands of digits
         raise LabelSetError(f"{path}: not readable as JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise LabelSetError(f"{path}: expected a JSON object, but got {type(content).__name__}")
+    if not isinstance(content, kind):
+        expected = "a JSON object" if kind is dict else f"a JSON {kind.__name__}"
+        raise LabelSetError(f"{path}: expected {expected}, but got {type(content).__name__}")
     return content
 
 

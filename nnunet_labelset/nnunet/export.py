@@ -25,6 +25,7 @@ from nnunet_labelset.io.files import new_file, read_bytes, read_json, write_byte
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import external_trainers
+from nnunet_labelset.nnunet.models import trained_folds
 
 CHECKPOINT = names.FINAL_CHECKPOINT
 # What nnU-Net reads when it predicts, and what tells people about the data; all else in these files stays behind.
@@ -48,13 +49,7 @@ def export(
         raise LabelSetError(f"{output}: exists already; --overwrite replaces it")
     if output.suffix != ".zip":
         raise LabelSetError(f"{output}: expected a file name that ends in .zip")
-    if not model.is_dir():
-        trained = sorted(path.name for path in model.parent.glob("*__*__*") if path.is_dir())
-        raise LabelSetError(f"{model}: no such model; trained: {some(trained) or 'none'}")
-    trained = sorted(
-        path.parent.name.removeprefix(names.fold_name(""))
-        for path in model.glob(f"{names.fold_name('*')}/{CHECKPOINT}")
-    )
+    trained = list(trained_folds(model.glob(f"{names.fold_name('*')}/*")))
     missing = sorted(set(folds or []) - set(trained))
     if missing or not trained:
         raise LabelSetError(f"{model}: fold {some(missing) or '0'} is not trained to its end ({CHECKPOINT} is missing)")

@@ -7,10 +7,9 @@ first step the network says what the old one said.
 
 from __future__ import annotations
 
-import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,9 @@ from nnunet_labelset.io.files import check_name, new_file, read_json, write_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.names import DATASET, FINAL_CHECKPOINT, PLANS, fold_name, model_words
-from nnunet_labelset.nnunet.raw import raw_cases
+from nnunet_labelset.nnunet.models import trained_folds
+from nnunet_labelset.nnunet.names import DATASET, PLANS, PREPROCESSED, RAW, dataset_words, fold_name, model_words
+from nnunet_labelset.nnunet.raw import channel_names, raw_cases, read_dataset
 from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER, recommended_trainer
 
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
@@ -36,8 +36,7 @@ UNLIKELY = -2.0
 def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str | None = None) -> None:
     """Write the plans and the first weights into the preprocessed data set, and print what to type next."""
     raw = find_dataset(dataset)
-    dataset_json = read_json(raw / DATASET)
-    contract = Contract.from_dataset_json(dataset_json, raw)
+    dataset_json, contract = read_dataset(raw)
     new = tuple(contract.regions) if contract.regions is not None else contract.leaf_names
     with _opened(model, fold) as (folder, checkpoint_file):
         plans, old_json = read_json(folder / PLANS), read_json(folder / DATASET)
@@ -47,9 +46,10 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
         old = output_names(old_json)
         _check(plans, configuration, old_json, old, dataset_json, contract, new)
         weights = _new_weights(checkpoint_file, old, new, contract.regions is not None)
-    if not re.fullmatch(r"Dataset\d{3}_.+", raw.name):
-        raise LabelSetError(f"{raw}: expected a folder DatasetXXX_Name in nnUNet_raw")
-    target = nnunet_folder("nnUNet_preprocessed") / raw.name
+    words = dataset_words(raw.name)
+    if words is None:
+        raise LabelSetError(f"{raw}: expected a folder DatasetXXX_Name in {RAW}")
+    target = nnunet_folder(PREPROCESSED) / raw.name
     name = check_name(plans_name or f"{plans['plans_name']}_of_{plans['dataset_name']}".replace("__", "_"), "plans")
     if "__" in name:
         raise LabelSetError(f"plans '{name}': nnU-Net tells trainer, plans and configuration apart by '__': use '_'")
@@ -65,7 +65,7 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
         torch.save({"network_weights": weights, OUTPUTS: list(new), NEW_OUTPUTS: added}, temporary)
     write_json(target / f"{name}.json", moved)
     write_json(target / DATASET, dataset_json)
-    number = int(raw.name[len("Dataset") :].split("_")[0])  # nnU-Net's commands take no name here
+    number = words[0]  # nnU-Net's commands take no name here
     print(
         f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:\n"
         f"  nnUNetv2_extract_fingerprint -d {number}\n"
@@ -101,7 +101,7 @@ def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
     if not model.is_file():
         if not (model / PLANS).is_file():
             raise LabelSetError(f"{model}: no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip")
-        yield model, _checkpoint(model, sorted(model.glob(f"{fold_name('*')}/{FINAL_CHECKPOINT}")), fold)
+        yield model, _checkpoint(model, model.glob(f"{fold_name('*')}/*"), fold)
         return
     with tempfile.TemporaryDirectory(prefix="labelset_extend_") as scratch:
         try:
@@ -114,8 +114,8 @@ def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
                     raise LabelSetError(
                         f"{model}: expected one model in the zip, but got {found}: unzip it, give its folder"
                     )
-                files = [Path(name) for name in names if Path(name).name == FINAL_CHECKPOINT]
-                chosen = _checkpoint(model, sorted(path for path in files if path.parent.parent == models[0]), fold)
+                files = [Path(name) for name in names if Path(name).parent.parent == models[0]]
+                chosen = _checkpoint(model, files, fold)
                 for path in (models[0] / PLANS, models[0] / DATASET, chosen):
                     archive.extract(path.as_posix(), scratch)
         except (zipfile.BadZipFile, KeyError, EOFError) as error:
@@ -123,8 +123,8 @@ def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
         yield Path(scratch) / models[0], Path(scratch) / chosen
 
 
-def _checkpoint(model: Path, found: Sequence[Path], fold: str | None) -> Path:
-    folds = {path.parent.name.removeprefix(fold_name("")): path for path in found}
+def _checkpoint(model: Path, files: Iterable[Path], fold: str | None) -> Path:
+    folds = trained_folds(files)
     if not folds or (fold is not None and fold not in folds):
         raise LabelSetError(f"{model}: fold {fold or '0'} is not trained to its end; trained: {some(folds) or 'none'}")
     return folds[fold if fold is not None else "all" if "all" in folds else min(folds)]
@@ -146,7 +146,7 @@ def _check(
         raise LabelSetError(
             "one of model and data set has regions, the other has labels: an output means another thing"
         )
-    channels = [_channels(json) for json in (old_json, dataset_json)]
+    channels = [list(channel_names(json)) for json in (old_json, dataset_json)]
     are_ct = [[name.casefold() == "ct" for name in names] for names in channels]  # nnU-Net normalises it differently
     if are_ct[0] != are_ct[1] or (channels[0] != channels[1] and sorted(channels[0]) == sorted(channels[1])):
         raise LabelSetError(f"the model was trained on the channels {channels[0]}, the data set has {channels[1]}")
@@ -159,11 +159,6 @@ def _check(
     if lost:
         hint = did_you_mean(lost[0], [label for label in new if label not in old])
         raise LabelSetError(f"the model knows '{lost[0]}', which is no label of the data set{hint}")
-
-
-def _channels(dataset_json: Mapping[str, Any]) -> list[str]:
-    names = dataset_json.get("channel_names", {})
-    return [str(names[key]) for key in sorted(names, key=int)]
 
 
 def _new_weights(file: Path, old: Sequence[str], new: Sequence[str], regions: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW, dataset_name
 
 
 def nnunet_folder(variable: str) -> Path:
@@ -16,22 +17,29 @@ def nnunet_folder(variable: str) -> Path:
     return Path(folder)
 
 
-def find_dataset(dataset: str | int, variable: str = "nnUNet_raw") -> Path:
+def find_dataset(dataset: str | int, variable: str = RAW) -> Path:
     """The folder of a data set, given as id (`27`), name (`Dataset027_Name`) or path.
 
-    `variable` is nnU-Net's name of the folder to look in: `nnUNet_raw`, `nnUNet_preprocessed` or `nnUNet_results`.
+    `variable` is nnU-Net's name of the folder to look in, one of `names.VARIABLES`.
     """
     dataset = str(dataset)
     if not dataset.isdigit():
-        if (Path(dataset) / "dataset.json").is_file():
+        if (Path(dataset) / DATASET).is_file():
             return Path(dataset)
         if not dataset.startswith("Dataset") or os.sep in dataset:
             raise LabelSetError(f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder")
     root = nnunet_folder(variable)
-    pattern = f"Dataset{int(dataset):03d}_*" if dataset.isdigit() else dataset
+    pattern = dataset_name(int(dataset), "*") if dataset.isdigit() else dataset
     found = sorted(path for path in root.glob(pattern) if path.is_dir())
     if not found:
         raise LabelSetError(f"{root}: no data set {dataset} (looked for {pattern})")
     if len(found) > 1:
         raise LabelSetError(f"{root}: several data sets have id {dataset}: {', '.join(path.name for path in found)}")
     return found[0]
+
+
+def preprocessed_copy(folder: Path) -> Path | None:
+    """nnU-Net's copy of dataset.json, from which trainers read, if the data set was planned already."""
+    root = os.environ.get(PREPROCESSED)
+    copy = Path(root, folder.resolve().name, DATASET) if root else None
+    return copy if copy is not None and copy.is_file() else None

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.names import PLANS, SPLITS, model_name
+from nnunet_labelset.nnunet.names import FINAL_CHECKPOINT, PLANS, PREPROCESSED, RESULTS, SPLITS, fold_name, model_name
 
 
 def find_model(dataset: str, trainer: str, plans: str, configuration: str) -> Path:
     """The folder of a model in `nnUNet_results`; if it is not there, the message names those that are."""
-    results = find_dataset(dataset, "nnUNet_results")
+    results = find_dataset(dataset, RESULTS)
     folder = results / model_name(trainer, plans, configuration)
     if not folder.is_dir():
-        known = sorted(path.name for path in results.glob("*__*__*"))
+        known = sorted(path.name for path in results.glob(model_name("*", "*", "*")))
         raise LabelSetError(f"{results}: no model {folder.name}{did_you_mean(folder.name, known)}")
     return folder
+
+
+def trained_folds(checkpoints: Iterable[Path]) -> dict[str, Path]:
+    """The last checkpoints of a model by fold."""
+    found = sorted(path for path in checkpoints if path.name == FINAL_CHECKPOINT)
+    return {path.parent.name.removeprefix(fold_name("")): path for path in found}
 
 
 def reader_of(model: Path) -> Any:
@@ -31,15 +37,10 @@ def reader_of(model: Path) -> Any:
 
 def read_splits(dataset: str) -> list[dict[str, list[str]]]:
     """The folds of a preprocessed data set."""
-    file = find_dataset(dataset, "nnUNet_preprocessed") / SPLITS
+    file = find_dataset(dataset, PREPROCESSED) / SPLITS
     if not file.is_file():
         raise LabelSetError(f"{file}: no such file: train a fold first, or run 'nnunet_labelset splits'")
-    try:
-        splits = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise LabelSetError(f"{file}: not readable as JSON: {error}") from None
-    if not isinstance(splits, list) or not all(
-        isinstance(split, dict) and {"train", "val"} <= set(split) for split in splits
-    ):
+    splits = read_json(file, list)
+    if not all(isinstance(split, dict) and {"train", "val"} <= set(split) for split in splits):
         raise LabelSetError(f"{file}: expected a list of folds with 'train' and 'val'")
     return splits

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-VARIABLES = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
+RAW, PREPROCESSED, RESULTS = VARIABLES = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
 EXTERNAL_TRAINERS = "nnUNet_extTrainer"  # the variable that names folders of trainers outside of nnU-Net
+
+PROCESSES, AUGMENTATION_PROCESSES = "nnUNet_def_n_proc", "nnUNet_n_proc_DA"  # variables, too
 
 # a raw data set
 IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST = "imagesTr", "labelsTr", "imagesTs", "labelsTs"
@@ -23,6 +26,7 @@ PLANNERS = {
     "nnUNetResEncUNetXLPlans": "nnUNetPlannerResEncXL",
 }
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
+DEFAULT_CONFIGURATION = "3d_fullres"
 CASCADE, BEFORE_CASCADE = "3d_cascade_fullres", "3d_lowres"
 
 # a trained model
@@ -32,6 +36,16 @@ FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT = (
 PLANS, DATASET, PROGRESS = "plans.json", "dataset.json", "progress.png"
 VALIDATION, SUMMARY, PROBABILITIES = "validation", "summary.json", ".npz"
 POSTPROCESSING = "postprocessing.pkl"
+
+
+def dataset_name(number: int, name: str) -> str:
+    return f"Dataset{number:03d}_{name}"
+
+
+def dataset_words(folder: str) -> tuple[int, str] | None:
+    """Id and name of a data set from the name of its folder; None if nnU-Net would not find it there."""
+    found = re.fullmatch(r"Dataset(\d{3})_(.+)", folder)
+    return (int(found[1]), found[2]) if found else None
 
 
 def model_name(trainer: str, plans: str, configuration: str) -> str:

@@ -12,6 +12,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.pairs import foreground
 from nnunet_labelset.io.files import case_files, new_file, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.nnunet.models import reader_of
 from nnunet_labelset.nnunet.names import DATASET, PLANS, POSTPROCESSING, SUMMARY
 from nnunet_labelset.nnunet.summary import label_set_summary
 
@@ -26,9 +27,8 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
     from batchgenerators.utilities.file_and_folder_operations import save_pickle
     from nnunetv2.evaluation.evaluate_predictions import label_or_region_to_key, save_summary_json
     from nnunetv2.postprocessing.remove_connected_components import remove_all_but_largest_component_from_segmentation
-    from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
-    reader_writer = PlansManager(str(folder / PLANS)).image_reader_writer_class()
+    reader_writer = reader_of(folder)
     dataset_json = read_json(folder / DATASET)
     ending = dataset_json["file_ending"]
     names = foreground(contract)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import case_files
+from nnunet_labelset.io.files import case_files, read_json
+from nnunet_labelset.nnunet.names import DATASET
 
 TRAINING, TEST = "training", "test"
 INCOMPLETE = ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
@@ -41,6 +43,12 @@ def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(channels, Mapping) or not channels or not all(str(key).isdigit() for key in channels):
         raise LabelSetError(f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}")
     return tuple(str(channels[key]) for key in sorted(channels, key=int))
+
+
+def read_dataset(folder: Path) -> tuple[dict[str, Any], Contract]:
+    """dataset.json, and the contract in it; the error names the folder."""
+    dataset_json = read_json(folder / DATASET)
+    return dataset_json, Contract.from_dataset_json(dataset_json, folder)
 
 
 def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCase]:

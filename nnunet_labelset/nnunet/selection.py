@@ -13,12 +13,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.nnunet.models import reader_of
+from nnunet_labelset.nnunet.raw import file_ending, read_dataset
 from nnunet_labelset.nnunet.summary import label_set_summary
 
 NNUNET_SUMMARY = "summary_nnunet.json"  # what nnU-Net counts, beside our summary.json
@@ -45,9 +46,9 @@ class Selection:
     def __init__(self, dataset: str, folds: Sequence[int], processes: int, overwrite: bool) -> None:
         for variable in names.VARIABLES:
             nnunet_folder(variable)
-        self.preprocessed = find_dataset(dataset, "nnUNet_preprocessed")
+        self.preprocessed = find_dataset(dataset, names.PREPROCESSED)
         self.name = self.preprocessed.name
-        self.results = find_dataset(self.name, "nnUNet_results")
+        self.results = find_dataset(self.name, names.RESULTS)
         self.references = self.preprocessed / names.REFERENCES
         if not self.references.is_dir():
             raise LabelSetError(f"{self.references}: no such folder: run nnUNetv2_plan_and_preprocess")
@@ -127,13 +128,10 @@ class Selection:
 
     def _candidate(self, name: str, models: tuple[Mapping[str, str], ...], folder: Path) -> Candidate:
         from nnunetv2.evaluation.evaluate_predictions import save_summary_json
-        from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
-        dataset_json = read_json(folder / names.DATASET)
-        contract = Contract.from_dataset_json(dataset_json)
-        reader = PlansManager(str(folder / names.PLANS)).image_reader_writer_class()
-        ending = dataset_json["file_ending"]
-        summary = label_set_summary(self.references, folder, contract, ending, self.processes, reader)
+        dataset_json, contract = read_dataset(folder)
+        ending = file_ending(dataset_json)
+        summary = label_set_summary(self.references, folder, contract, ending, self.processes, reader_of(folder))
         save_summary_json(summary, str(folder / names.SUMMARY))
         theirs = read_json(folder / NNUNET_SUMMARY)["foreground_mean"]["Dice"]
         return Candidate(name, models, folder, summary["label_set_dice"], theirs, summary["known_wrong"])
@@ -194,7 +192,7 @@ def write_choice(
 
     from nnunet_labelset.nnunet.postprocessing import choose_postprocessing
 
-    contract = Contract.from_dataset_json(read_json(best.folder / names.DATASET))
+    _, contract = read_dataset(best.folder)
     after = choose_postprocessing(best.folder, selection.references, contract, selection.processes)
     theirs = nnunet_choice(candidates)
     information: dict[str, Any] = {

@@ -21,6 +21,7 @@ from nnunet_labelset.study.phantom.data import write_demo_data
 from nnunet_labelset.study.runner import Commands
 
 DATASET = ("27", "Dataset027_FetalBrain")
+CONFIGURATION = names.DEFAULT_CONFIGURATION
 METHODS = {
     "plain nnU-Net": "nnUNetTrainer_short",
     "fully supervised": "nnUNetTrainerFullySupervisedDice_short",
@@ -113,15 +114,15 @@ class Demo:
     def _plan(self) -> None:
         self._say("Planning and preprocessing by nnU-Net, with a network that a CPU can train")
         self._call("nnUNetv2_plan_and_preprocess", "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
-        preprocessed = self.folder / "nnUNet_preprocessed" / DATASET[1]
+        preprocessed = self.folder / names.PREPROCESSED / DATASET[1]
         self._cut_down(preprocessed / f"{names.DEFAULT_PLANS}.json")
-        self._call("nnUNetv2_preprocess", "-d", DATASET[0], "-c", "3d_fullres", "-np", 2)
+        self._call("nnUNetv2_preprocess", "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
         self._call("nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1)
 
     def _cut_down(self, plans: Path) -> None:
         """What users do by hand in the plans file when the hardware is small."""
         content = read_json(plans)
-        configuration = content["configurations"]["3d_fullres"]
+        configuration = content["configurations"][CONFIGURATION]
         stages = len(self.size.features)
         configuration["patch_size"], configuration["batch_size"] = list(self.size.patch), 2
         configuration["architecture"]["arch_kwargs"] |= {
@@ -137,18 +138,20 @@ class Demo:
     def _train(self) -> None:
         self._say(f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps")
         commands = [
-            ["nnUNetv2_train", DATASET[0], "3d_fullres", fold, "-tr", trainer, "-device", self.device]
+            ["nnUNetv2_train", DATASET[0], CONFIGURATION, fold, "-tr", trainer, "-device", self.device]
             for trainer in self.methods.values()
             for fold in self.size.folds
         ]
-        self.commands.run(commands, nnUNet_n_proc_DA="0")  # augmentation in the same process: the seed counts
+        self.commands.run(
+            commands, **{names.AUGMENTATION_PROCESSES: "0"}
+        )  # augmentation in the same process: the seed counts
 
     def _predict(self) -> None:
         self._say("Predicting the test cases")
-        images = self.folder / "nnUNet_raw" / DATASET[1] / names.IMAGES_TEST
+        images = self.folder / names.RAW / DATASET[1] / names.IMAGES_TEST
         commands = []
         for trainer in self.methods.values():
-            model = ["-d", DATASET[0], "-c", "3d_fullres", "-tr", trainer, "-f", *self.size.folds]
+            model = ["-d", DATASET[0], "-c", CONFIGURATION, "-tr", trainer, "-f", *self.size.folds]
             options = ["-device", self.device, "-npp", 0, "-nps", 0, "--disable_tta"]
             if trainer in self._ensembled():
                 options.append("--save_probabilities")
@@ -161,17 +164,17 @@ class Demo:
         self._call("nnUNetv2_ensemble", "-i", *members, "-o", self.predictions("ensemble"), "-np", 1)
         results = [(name, self.predictions(trainer)) for name, trainer in methods.items()]
         results.append((ENSEMBLE, self.predictions("ensemble")))
-        raw = self.folder / "nnUNet_raw" / DATASET[1]
+        raw = self.folder / names.RAW / DATASET[1]
         table = ["--table", self.folder / "data" / "participants.tsv", "--group-by", "Pathology"]
         for _, predictions in results:
-            dataset = ["-djfile", raw / "dataset.json"]
+            dataset = ["-djfile", raw / names.DATASET]
             self._call("nnunet_labelset", "evaluate", raw / names.LABELS_TEST, predictions, *dataset, *table)
         named = [f"{name}={predictions}" for name, predictions in results]
         self._call("nnunet_labelset", "compare", *named, "-o", self.folder / "comparison")
-        models = self.folder / "nnUNet_results" / DATASET[1]
+        models = self.folder / names.RESULTS / DATASET[1]
         curves = [
             "-m",
-            *(models / names.model_name(trainer, names.DEFAULT_PLANS, "3d_fullres") for trainer in methods.values()),
+            *(models / names.model_name(trainer, names.DEFAULT_PLANS, CONFIGURATION) for trainer in methods.values()),
         ]
         self._call("nnunet_labelset", "report", *named, *curves, "-o", self.folder / "report.html")
         return results
@@ -185,16 +188,13 @@ class Demo:
     # ------------------------------------------------------------------------------------------------- running
 
     def _set_environment(self) -> None:
-        environment = {
-            name: str((self.folder / name).resolve())
-            for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
-        }
+        environment = {name: str((self.folder / name).resolve()) for name in names.VARIABLES}
         environment |= {
-            "nnUNet_extTrainer": trainers_folder(),
+            names.EXTERNAL_TRAINERS: trainers_folder(),
             "nnunet_labelset_epochs": str(self.size.epochs),
             "nnunet_labelset_iterations": str(self.size.iterations),
             "nnunet_labelset_seed": str(self.seed),
-            "nnUNet_def_n_proc": "1",
+            names.PROCESSES: "1",
         }
         if self.device == "cpu":
             environment["OMP_NUM_THREADS"] = "1"

@@ -15,12 +15,12 @@ from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import case_files, check_name, read_json, write_text
+from nnunet_labelset.io.files import case_files, check_name, write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import known_trainers
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases
+from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
 from nnunet_labelset.study.scripts import Setting, script
 
 PAPER = tuple(f"nnUNetTrainer{name}" for name in ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice"))
@@ -53,7 +53,7 @@ class Study:
     output: Path
     trainers: Sequence[str]
     folds: Sequence[str]
-    configurations: Sequence[str] = ("3d_fullres",)
+    configurations: Sequence[str] = (names.DEFAULT_CONFIGURATION,)
     plans: str = names.DEFAULT_PLANS
     num_gpus: int = 1
     gpus: Sequence[str] = ()
@@ -85,11 +85,10 @@ class Study:
         if self.completes:  # its data set is written by the round before it
             return self.dataset, Path(), Path()
         folder = find_dataset(self.dataset)
-        raw = nnunet_folder("nnUNet_raw").resolve()
-        if folder.resolve().parent != raw or not re.fullmatch(r"Dataset\d{3}_.+", folder.name):
+        raw = nnunet_folder(names.RAW).resolve()
+        if folder.resolve().parent != raw or not names.dataset_words(folder.name):
             raise LabelSetError(f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})")
-        dataset_json = read_json(folder / names.DATASET)
-        contract = Contract.from_dataset_json(dataset_json, folder)
+        dataset_json, contract = read_dataset(folder)
         self._check_machine()
         self._check_models()
         self._check_excluded(folder, dataset_json)
@@ -157,13 +156,13 @@ class Study:
         if self.excluded:
             raise LabelSetError("--complete with --exclude: what no network validates, none can complete")
         for number in self.complete:
-            if taken := sorted(raw.glob(f"Dataset{number:03d}_*")):
+            if taken := sorted(raw.glob(names.dataset_name(number, "*"))):
                 raise LabelSetError(f"--complete {number}: {taken[0]} exists: give another id")
 
     def _next_round(self, dataset: Any) -> Study:
         """The same study on the data set that this round's networks complete."""
         number, *more = self.complete
-        name = f"Dataset{number:03d}_{str(dataset).partition('_')[2].removesuffix('Completed')}Completed"
+        name = names.dataset_name(number, f"{str(dataset).partition('_')[2].removesuffix('Completed')}Completed")
         output = self.output.resolve() / NEXT_ROUND
         return replace(self, dataset=name, output=output, complete=more, completes=str(dataset), excluded=())
 

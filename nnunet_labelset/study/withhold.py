@@ -18,12 +18,11 @@ from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.datasets.annotate import protocol_name
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.volume import count_values, integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases, read_dataset
 
 
 def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
@@ -32,16 +31,16 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
     The table says what stays annotated, as `--annotated` elsewhere. A case that it does not list stays as it is.
     """
     folder = find_dataset(dataset)
-    dataset_json = read_json(folder / names.DATASET)
-    contract, stays = Contract.from_dataset_json(dataset_json), contract_with_list(dataset_json, table)
+    dataset_json, contract = read_dataset(folder)
+    stays = contract_with_list(dataset_json, table)
     cases = raw_cases(folder, dataset_json)
     training = {case.name: case for case in cases if case.part == TRAINING}
     for name in stays.cases:
         if name not in training:
             raise LabelSetError(f"{table}: '{name}' is no training case of {folder.name}{did_you_mean(name, training)}")
-    root = nnunet_folder("nnUNet_raw")
-    target = root / f"Dataset{new_id:03d}_{folder.name.partition('_')[2]}Withheld"
-    if taken := [path.name for path in root.glob(f"Dataset{new_id:03d}_*")]:
+    root = nnunet_folder(names.RAW)
+    target = root / names.dataset_name(new_id, f"{folder.name.partition('_')[2]}Withheld")
+    if taken := [path.name for path in root.glob(names.dataset_name(new_id, "*"))]:
         raise LabelSetError(f"--into {new_id}: {root / taken[0]} exists: give another id, or use it with -d {new_id}")
     foreground = frozenset(range(1, contract.num_leaves))
     withheld = {

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.recommendation import NO_MIRRORING, reasons, recommended_trainer, sided_pairs
-
-if TYPE_CHECKING:
-    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
-else:
-    Trainer = object
+from nnunet_labelset.training.base import Trainer
 
 PATIENCE = 20  # epochs without a single voxel right; of a short training, a third
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,12 +12,8 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import BEST_CHECKPOINT, FINAL_CHECKPOINT, LATEST_CHECKPOINT
+from nnunet_labelset.training.base import Trainer
 from nnunet_labelset.training.stopping import stop
-
-if TYPE_CHECKING:
-    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
-else:
-    Trainer = object
 
 
 class CheckpointMixin(Trainer):

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 
-if TYPE_CHECKING:
-    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
-else:
-    Trainer = object
+from nnunet_labelset.training.base import Trainer
 
 
 def setting(name: str, default: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +18,8 @@ from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.names import REFERENCES, SUMMARY, VALIDATION
 from nnunet_labelset.nnunet.summary import label_set_summary
+from nnunet_labelset.training.base import Trainer
 from nnunet_labelset.training.regions import Regions
-
-if TYPE_CHECKING:
-    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
-else:
-    Trainer = object
 
 # Of the counts of earlier epochs: a score is three epochs late, and ten epochs after its last sight 3 % are left.
 KEPT = 0.7
