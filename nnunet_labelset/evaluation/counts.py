@@ -42,11 +42,13 @@ def hard_confusion(reference: np.ndarray, prediction: np.ndarray, num_values: in
     return counts.reshape(num_values, num_leaves)  # (K, C)
 
 
-def look_up(table: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """`table[values]`, row by row, because NumPy makes 8 bytes of every small index first."""
-    found = np.empty(values.shape, dtype=table.dtype)
-    for row, piece in zip(found, values, strict=True) if values.ndim > 1 else [(found, values)]:
-        row[...] = table[piece]
+def look_up(table: np.ndarray, *indices: np.ndarray) -> np.ndarray:
+    """`table[indices]`, row by row, because NumPy makes 8 bytes of every small index first."""
+    if indices[0].ndim < 2:
+        return table[indices]
+    found = np.empty(indices[0].shape, dtype=table.dtype)
+    for row, *pieces in zip(found, *indices, strict=True):
+        row[...] = table[tuple(pieces)]
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest
+from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest, describe
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.records import FLAT, from_json
 from nnunet_labelset.io.text import some
@@ -64,9 +64,7 @@ class Case:
     @property
     def average_dice(self) -> float | None:
         """Over the scored leaves."""
-        found = [score.values["dice"] for score in self.leaves.values()]
-        known = [dice for dice in found if dice is not None]
-        return sum(known) / len(known) if known else None
+        return describe(score.values["dice"] for score in self.leaves.values()).mean
 
 
 @dataclass(frozen=True)

@@ -123,14 +123,6 @@ def _elements(
     return np.concatenate(places), np.concatenate(found)
 
 
-def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], percent: float = 95) -> float:
-    """HD95 of two bool masks; NaN if both are empty, infinite if one of them is."""
-    if not reference.any() or not prediction.any():
-        return float("inf") if reference.any() or prediction.any() else float("nan")
-    found = surface_distances(reference, prediction, spacing)
-    return float("nan") if found is None else found.percentile(percent)
-
-
 def _nearest(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
     """Distances from the elements `at` (flat indices, ascending) to the nearest of `others`.
 

@@ -17,11 +17,10 @@ from nnunet_labelset.errors import LabelSetError
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-+]*")
 
 
-def read_bytes(path: str | Path, most: int = -1) -> bytes:
-    """The content of a file, or its first `most` bytes; a missing or unreadable file is named in one line."""
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file; a missing or unreadable file is named in one line."""
     try:
-        with open(path, "rb") as file:
-            return file.read(most)
+        return Path(path).read_bytes()
     except FileNotFoundError:
         raise LabelSetError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:  # no permission, a folder, a loop of links, a NUL in the name

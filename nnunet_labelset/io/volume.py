@@ -22,6 +22,7 @@ from nnunet_labelset.io.nifti import bytes_promised, check_promise, forms_differ
 RELATIVE_SPACING = 1e-3
 RELATIVE_ORIGIN = 1e-2  # of a voxel
 DIRECTION = 1e-3
+FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.00000006
 HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
 
 
@@ -197,7 +198,7 @@ def label_array(image: sitk.Image, path: str | Path) -> np.ndarray:
     return integer_array(sitk.GetArrayFromImage(image), path)
 
 
-def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True, tolerance: float = 1e-3) -> np.ndarray:
+def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -> np.ndarray:
     """What `label_array` does, for an array that was read from `path`; NaN may be made an error."""
     if np.issubdtype(array.dtype, np.integer):
         return array
@@ -208,7 +209,7 @@ def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True, t
         raise LabelSetError(f"{path}: {bad} voxels of the label map are NaN or infinite")
     array = np.nan_to_num(array, nan=0.0)
     rounded = np.rint(array)
-    fractions = int(np.count_nonzero(np.abs(array - rounded) > tolerance))
+    fractions = int(np.count_nonzero(np.abs(array - rounded) > FRACTION))
     if fractions:
         raise LabelSetError(f"{path}: {fractions} voxels of the label map have fractional values")
     if rounded.size and np.abs(rounded).max() > np.iinfo(np.int32).max:

@@ -29,7 +29,6 @@ from nnunet_labelset.losses.dice import (
 from nnunet_labelset.losses.engine import (
     FinishOptions,
     Tables,
-    VoxelSums,
     make_tables,
     sum_dtype,
     voxel_sums,
@@ -171,26 +170,14 @@ def loss_of_tables(
     sums = voxel_sums(logits, target, tables)
     terms = []
     if tables.dice:
-        loss = _dice_loss(sums, batch_dice, include_background, combine)
+        dice = DiceTerms(sums.intersection, sums.reference, sums.prediction)  # type: ignore[arg-type]
+        dice = combine(DiceTerms(*(term.sum(0, keepdim=True) for term in dice)) if batch_dice else dice)
+        loss = 1 - dice.dice()[:, 0 if include_background else 1 :].mean()
         terms.append(loss if weight_dice == 1 else weight_dice * loss)
     if sums.negative_entropy is not None and sums.voxels is not None:
         loss = sums.negative_entropy.sum() / (-sums.voxels.sum()).clamp_max(-1)
         terms.append(loss if weight_ce == 1 else weight_ce * loss)
     return terms[0] if len(terms) == 1 else terms[0] + terms[1]
-
-
-def _dice_loss(
-    sums: VoxelSums, batch_dice: bool, include_background: bool, combine: Callable[[DiceTerms], DiceTerms] | None
-) -> Tensor:
-    """`1 - mean over leaves of 2 intersection / (reference + prediction + epsilon)`."""
-    terms = DiceTerms(sums.intersection, sums.reference, sums.prediction)  # type: ignore[arg-type]
-    if batch_dice:
-        terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
-    if combine is not None:
-        terms = combine(terms)
-    if not include_background:
-        terms = DiceTerms(*(term[:, 1:] for term in terms))
-    return 1 - terms.dice().mean()
 
 
 def _check(logits: Tensor, target: Tensor, tables: Tables) -> None:

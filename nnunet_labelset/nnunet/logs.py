@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nnunet_labelset.evaluation.statistics import describe
 from nnunet_labelset.nnunet.names import fold_name
 
 LOGS = "training_log_*.txt"  # of a fold; nnU-Net begins a new one whenever a training goes on
@@ -63,9 +64,8 @@ def _read_log(text: str, curves: Curves) -> None:
         elif epoch is not None and (found := LOSS.search(line)):
             (curves.train_loss if found[1] == "train_loss" else curves.val_loss)[epoch] = _number(found[2])
         elif epoch is not None and (found := PSEUDO_DICE.search(line)):
-            values_of_leaves = [_number(value) for value in re.findall(NUMBER, without_numpy(found[1]))]
-            known = [value for value in values_of_leaves if value is not None]
-            curves.pseudo_dice[epoch] = sum(known) / len(known) if known else None
+            of_leaves = map(_number, re.findall(NUMBER, without_numpy(found[1])))
+            curves.pseudo_dice[epoch] = describe(of_leaves).mean
 
 
 def telling(line: str) -> str | None:

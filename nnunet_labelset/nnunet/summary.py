@@ -35,15 +35,14 @@ def label_set_summary(
     file_ending: str,
     num_processes: int,
     reader: Any = None,
-    chill: bool = True,
 ) -> dict[str, Any]:
     """What nnU-Net's `compute_metrics_on_folder` returns, for `save_summary_json`, but label-set-aware.
 
     A leaf that is not annotated in a case has NaN there. Means leave NaN out, and the foreground mean leaves out leaves
-    without any score. `reader` is nnU-Net's for this data set.
+    without any score. `reader` is nnU-Net's for this data set. Cases without prediction are left out, as in nnU-Net.
     """
     wanted = Wanted(under_leaves=False, surfaces=False)
-    pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, chill, wanted)
+    pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, True, wanted)
     scores = map_parallel(partial(score_pair, reader=reader), pairs, num_processes, "Evaluating")
     cases = sorted((case for _, case in scores), key=lambda case: case.case)
     return nnunet_summary(cases, foreground(contract))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from nnunet_labelset.evaluation.statistics import describe
 from nnunet_labelset.report.svg import grid_up, svg, text, ticks, titled
 
 MAX_POINTS = 250  # of a curve: more cannot be seen, but make the page slow
@@ -17,8 +18,6 @@ def line_plot(
     lines: Sequence[tuple[str, str, Mapping[int, float | None]]],
     unit: str,
     limits: tuple[float, float] | None = None,
-    width: int = 540,
-    height: int = 210,
 ) -> Markup:
     """Curves over epochs: `lines` holds `(name, class for the style sheet, value by epoch)`."""
     points = {(epoch, value) for _, _, line in lines for epoch, value in line.items() if value is not None}
@@ -26,6 +25,7 @@ def line_plot(
         return Markup("")
     last = max(epoch for epoch, _ in points)
     low, high = limits or (min(value for _, value in points), max(value for _, value in points))
+    width, height = 540, 210
     left, right, top, bottom = 44, 10, 24, height - 32
     across = (width - left - right) / (last or 1)
     up = (bottom - top) / ((high - low) or 1)
@@ -64,6 +64,5 @@ def _thin(line: Mapping[int, float | None]) -> list[tuple[int, float | None]]:
     thinned: list[tuple[int, float | None]] = []
     for start in range(0, len(items), step):
         part = items[start : start + step]
-        known = [value for _, value in part if value is not None]
-        thinned.append((part[len(part) // 2][0], sum(known) / len(known) if known else None))
+        thinned.append((part[len(part) // 2][0], describe(value for _, value in part).mean))
     return thinned

@@ -11,7 +11,7 @@ import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.counts import membership_matrix
+from nnunet_labelset.evaluation.counts import look_up, membership_matrix
 from nnunet_labelset.io.volume import geometry_difference, label_array, read_image
 from nnunet_labelset.nnunet.names import FIRST_CHANNEL
 from nnunet_labelset.report.colours import ERROR_COLOURS
@@ -56,18 +56,18 @@ class DrawnCase:
         self.error_counts = [dict(zip(ERROR_COLOURS, map(int, counts[1:]), strict=True)) for counts in whole]
         labelled = ~membership[:, 0]  # what is certainly not background
         foreground = next(
-            (mask for mask in (_look_up(labelled, reference), reference != 0) if mask.any()),
+            (mask for mask in (look_up(labelled, reference), reference != 0) if mask.any()),
             np.ones(reference.shape, bool),
         )
         crop = _box(foreground)
         self.reference = reference[crop]
         self.predictions = [array[crop] for array in predictions]
-        self.errors = [_look_up(kinds, self.reference, array) for array in self.predictions]
+        self.errors = [look_up(kinds, self.reference, array) for array in self.predictions]
         self.errors_outside = [
             int(counts[1:].sum()) - int(np.count_nonzero(errors))
             for counts, errors in zip(whole, self.errors, strict=True)
         ]
-        self.uncertain = _look_up(membership.sum(1) > 1, self.reference)
+        self.uncertain = look_up(membership.sum(1) > 1, self.reference)
         self.image = _grey(image_file, reference_image, crop, foreground[crop])
         self.views = VIEWS if self.reference.shape[0] > 1 else VIEWS[:1]
 
@@ -123,11 +123,6 @@ def error_kinds(membership: np.ndarray) -> np.ndarray:
     only_background = membership[:, 0] & (membership.sum(1) == 1)
     kinds[only_background, 1:] = 2
     return kinds
-
-
-def _look_up(table: np.ndarray, *indices: np.ndarray) -> np.ndarray:
-    """`table[indices]`, slice by slice: NumPy makes 8 bytes of every voxel of an index."""
-    return np.stack([table[planes] for planes in zip(*indices, strict=True)])
 
 
 def _errors(kinds: np.ndarray, reference: np.ndarray, prediction: np.ndarray) -> np.ndarray:

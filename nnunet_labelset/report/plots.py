@@ -12,6 +12,8 @@ from markupsafe import Markup
 from nnunet_labelset.report.colours import method_class
 from nnunet_labelset.report.svg import DOT, grid_across, grid_up, line, marks, svg, text, ticks, titled
 
+WIDTH = 360
+
 
 @dataclass(frozen=True)
 class Row:
@@ -23,9 +25,9 @@ class Row:
     mean: tuple[float, float, float] | None = None  # and its interval
 
 
-def strip_plot(title: str, rows: Sequence[Row], low: float, high: float, unit: str, width: int = 360) -> Markup:
+def strip_plot(title: str, rows: Sequence[Row], low: float, high: float, unit: str) -> Markup:
     """One row per method: a mark per case, a box from quartile to quartile, the median, the mean with its interval."""
-    left, right, top, height = 12, 16, 26, 50
+    width, left, right, top, height = WIDTH, 12, 16, 26, 50
     bottom = top + height * len(rows)
     scale = (width - left - right) / ((high - low) or 1)
     parts = [*titled(title, unit, left, width - right), *grid_across(ticks(low, high), low, scale, left, top, bottom)]
@@ -79,10 +81,9 @@ def forest_plot(
     low: float,
     high: float,
     unit: str,
-    width: int = 720,
 ) -> Markup:
     """A row per leaf: the mean of every method and its interval. For more leaves than anybody looks at one by one."""
-    left, right, top, step = 240, 16, 44, 6
+    width, left, right, top, step = 2 * WIDTH, 240, 16, 44, 6
     height = step * len(methods) + 6
     bottom = top + height * len(rows)
     scale = (width - left - right) / ((high - low) or 1)
@@ -108,12 +109,10 @@ def forest_plot(
     return svg(width, bottom + 18, f"{title}, {unit}: mean and 95 % interval of {len(rows)} leaves", parts)
 
 
-def bland_altman(
-    title: str, number: int, points: Sequence[tuple[float, float] | None], unit: str, width: int = 360
-) -> Markup:
+def bland_altman(title: str, number: int, points: Sequence[tuple[float, float] | None], unit: str) -> Markup:
     """Predicted minus reference volume over their mean, with the bias and 1.96 standard deviations around it."""
     known = np.array([point for point in points if point is not None], dtype=float)
-    height, left, right, top = 190, 48, 16, 26
+    width, height, left, right, top = WIDTH, 190, 48, 16, 26
     bottom = height - 32
     bias, sd = known[:, 1].mean(), known[:, 1].std(ddof=1) if len(known) > 1 else 0.0
     limits = (bias - 1.96 * sd, bias + 1.96 * sd)
@@ -136,9 +135,9 @@ def bland_altman(
     return svg(width, height, label, parts)
 
 
-def rank_plot(ranks: Sequence[tuple[str, float]], distance: float | None, width: int = 360) -> Markup:
+def rank_plot(ranks: Sequence[tuple[str, float]], distance: float | None) -> Markup:
     """Mean ranks on a line, best at the left; a bar joins methods closer than the critical `distance`."""
-    left, right, top = 150, 20, 34
+    width, left, right, top = WIDTH, 150, 20, 34
     order = sorted(range(len(ranks)), key=lambda index: ranks[index][1])
     scale = (width - left - right) / ((len(ranks) - 1) or 1)
 

@@ -24,6 +24,7 @@ from nnunet_labelset.nnunet.raw import INCOMPLETE
 from tests.helpers.conversion import (
     SHAPE,
     contract_of,
+    convert,
     label_sets_of,
     random_image,
     read_array,
@@ -33,10 +34,6 @@ from tests.helpers.conversion import (
 )
 
 LABELS = slabs(*range(1, 9))
-
-
-def convert(out: Path, *arguments: str) -> int:
-    return main(["convert", "-d", "27", "-n", "Fetal", "-o", str(out), "-np", "1", *arguments])
 
 
 def shifted(array: np.ndarray, **geometry):

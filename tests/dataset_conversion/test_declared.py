@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nnunet_labelset.cli import main
+from tests.dataset_conversion.test_manifest import convert
 from tests.helpers.conversion import (
     contract_of,
     label_sets_of,
@@ -20,10 +21,6 @@ from tests.helpers.conversion import (
 )
 
 ORGANS = ("liver", "spleen", "kidney")
-
-
-def convert(out: Path, *arguments: str) -> int:
-    return main(["convert", "-d", "30", "-n", "Mine", "-o", str(out), "-np", "1", *arguments])
 
 
 def write_manifest(folder: Path, extra: str = "", label: str = "{case}/label.nii.gz", labels: str = "") -> str:

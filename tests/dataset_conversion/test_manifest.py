@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nnunet_labelset.cli import main
 from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
 from nnunet_labelset.dataset_conversion.sources import manifest as manifest_module
@@ -18,6 +18,7 @@ from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, loa
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, find_cases, pattern_regex
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from tests.helpers import conversion
 from tests.helpers.conversion import (
     contract_of,
     label_sets_of,
@@ -33,8 +34,7 @@ TOML = {re.match(r"# (\S+)", text)[1]: text for text in re.findall(r"```toml\n(.
 CSV = re.findall(r"```csv\n(.*?)```", DOCUMENT, re.S)
 
 
-def convert(out: Path, *arguments: str) -> int:
-    return main(["convert", "-d", "30", "-n", "Mine", "-o", str(out), "-np", "1", *arguments])
+convert = partial(conversion.convert, number="30", name="Mine")
 
 
 def convert_example(root: Path, name: str) -> Path:

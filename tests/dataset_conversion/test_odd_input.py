@@ -19,6 +19,7 @@ from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers.conversion import (
     SHAPE,
     contract_of,
+    convert,
     random_image,
     read_array,
     slabs,
@@ -28,10 +29,6 @@ from tests.helpers.conversion import (
 )
 
 LABELS = slabs(*range(1, 9))
-
-
-def convert(out: Path, *arguments: str) -> int:
-    return main(["convert", "-d", "27", "-n", "Fetal", "-o", str(out), "-np", "1", *arguments])
 
 
 def huge_header(path: Path) -> None:

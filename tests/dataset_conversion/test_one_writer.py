@@ -7,18 +7,16 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nnunet_labelset.cli import main
 from nnunet_labelset.dataset_conversion import dataset as writer
 from nnunet_labelset.dataset_conversion import target
 from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
-from tests.helpers.conversion import contract_of, read_array, slabs, write_case_folder, write_volume
+from tests.helpers.conversion import contract_of, convert, read_array, slabs, write_case_folder, write_volume
 
 LABELS = slabs(*range(1, 9))
 HOLD = """
@@ -29,10 +27,6 @@ with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
-
-
-def convert(out: Path, *arguments: str) -> int:
-    return main(["convert", "-d", "27", "-n", "Fetal", "-o", str(out), "-np", "1", *arguments])
 
 
 @pytest.fixture

@@ -14,19 +14,9 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.datasets.coverage_picture import draw_coverage
 from nnunet_labelset.io.files import read_json, write_json
+from tests.helpers.conversion import LEAVES
 from tests.helpers.small_dataset import write_dataset
 
-LEAVES = [
-    "background",
-    "white_matter",
-    "ventricles",
-    "cerebellum",
-    "external_csf",
-    "cortical_gray_matter",
-    "deep_gray_matter",
-    "brainstem",
-    "corpus_callosum",
-]
 # The training part of the paper's Table 1; the controls differ case by case.
 NUMBERS = {"atlas": 18, "controls": 62, "controls_csf": 36, "controls_csf_cc": 18, "spina_bifida": 30}
 PROTOCOLS = {

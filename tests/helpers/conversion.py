@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers import volumes
@@ -16,6 +17,10 @@ LEAVES = (
     "background", "white_matter", "ventricles", "cerebellum", "external_csf",
     "cortical_gray_matter", "deep_gray_matter", "brainstem", "corpus_callosum",
 )  # fmt: skip
+
+
+def convert(out: Path, *arguments: str, number: str = "27", name: str = "Fetal") -> int:
+    return main(["convert", "-d", number, "-n", name, "-o", str(out), "-np", "1", *arguments])
 
 
 def write_volume(

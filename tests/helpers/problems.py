@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,13 @@ def make_problem(
     logits = 2 * torch.randn(batch, leaves, *shape, generator=generator, dtype=torch.float64)
     values = torch.randint(len(meaning), (batch, 1, *shape), generator=generator)
     return Problem(label_sets, meaning, logits.requires_grad_(), values, label_sets.encode(values))
+
+
+def with_gradient(module: Callable[..., Tensor], logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss, and its gradient by the logits."""
+    logits = logits.detach().clone().requires_grad_()
+    value = module(logits, target)
+    return value.detach(), torch.autograd.grad(value, logits)[0]
 
 
 # Overlapping label-sets, with background and full ignore.

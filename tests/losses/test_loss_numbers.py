@@ -8,13 +8,7 @@ import torch
 from nnunet_labelset import losses
 from nnunet_labelset.losses.engine import cpu, make_tables, voxel_sums
 from nnunet_labelset.losses.label_sets import LabelSets
-from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, SUMS, make_problem
-
-
-def with_gradient(module, logits, target):
-    logits = logits.detach().clone().requires_grad_()
-    value = module(logits, target)
-    return value.detach(), torch.autograd.grad(value, logits)[0]
+from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, SUMS, make_problem, with_gradient
 
 
 @pytest.mark.parametrize("loss", ALL)

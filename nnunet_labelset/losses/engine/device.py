@@ -35,17 +35,15 @@ def device_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: T
     x, k = logits.flatten(2), target.flatten(2).long()
     places = _places(x, tables, BACKWARD)
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format) if len(places) > 1 else None
+    slopes: tuple[Tensor, ...]
     if mass is None:
-        slopes = gradient_slopes(tables, gradients)
+        slopes = (gradient_slopes(tables, gradients),)
     else:
-        by_leaf, by_set = group_slopes(tables, gradients)
-        by_log = gradients[:, -1:, None]
+        slopes = (*group_slopes(tables, gradients), gradients[:, -1:, None])
     for b, n in places:
-        part, out = (x[b, :, n], k[b, :, n], tables), None if gradient is None else gradient.flatten(2)[b, :, n]
-        if mass is None:
-            found = chunk_gradient(*part, slopes[b], out)
-        else:
-            found = mass_gradient(*part, (by_leaf[b], by_set[b], by_log[b]), mass[b, :, n], out)
+        part, here = (x[b, :, n], k[b, :, n], tables), tuple(slope[b] for slope in slopes)
+        out = None if gradient is None else gradient.flatten(2)[b, :, n]
+        found = chunk_gradient(*part, here[0], out) if mass is None else mass_gradient(*part, here, mass[b, :, n], out)
     return found.to(logits.dtype).view(logits.shape) if gradient is None else gradient
 
 

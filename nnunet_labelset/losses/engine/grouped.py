@@ -106,7 +106,7 @@ def group_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: tuple[Tensor, T
 
 
 def mass_gradient(
-    x: Tensor, k: Tensor, tables: Tables, slopes: tuple[Tensor, Tensor, Tensor], s: Tensor, out: Tensor | None = None
+    x: Tensor, k: Tensor, tables: Tables, slopes: tuple[Tensor, ...], s: Tensor, out: Tensor | None = None
 ) -> Tensor:
     """The gradient of a marginal Dice + cross entropy on any device, at any logit gap, with the mass `s` `(B, 1, n)`.
 
