@@ -17,7 +17,7 @@ setup(
         "nnunet_labelset": ["py.typed"],
         "nnunet_labelset.dataset_conversion.presets": ["*.toml"],
         "nnunet_labelset.study.scripts": ["*.sh"],
-        "nnunet_labelset.nnunet": ["scripts/*.py"],
+        "nnunet_labelset.nnunet": ["assets/*", "scripts/*.py"],
         "nnunet_labelset.report": ["assets/*"],
     },
 )

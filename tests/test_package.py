@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from nnunet_labelset.cli import VERBS, main
 
 ROOT = Path(__file__).parent.parent
 OUTER = ("trainers", "dataset_conversion")
-KEPT = (".py", ".sh", ".toml", ".css", ".js", ".html")
+KEPT = (".py", ".sh", ".toml", ".css", ".js", ".html", ".md")
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +64,19 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) ->
         main([verb, "--help"])
     assert stop.value.code == 0
     assert f"usage: nnunet_labelset {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("nnunet_labelset.trainer.LabelSetMixin", "nnunet_labelset.training.mixin.LabelSetMixin"),
+        ("nnunet_labelset.trainer.FullySupervisedMixin", "nnunet_labelset.training.mixin.FullySupervisedMixin"),
+        ("nnunet_labelset.label_sets.LabelSets", "nnunet_labelset.losses.label_sets.LabelSets"),
+        ("nnunet_labelset.LabelSets", "nnunet_labelset.losses.label_sets.LabelSets"),
+        ("nnunet_labelset.Contract", "nnunet_labelset.contract.model.Contract"),
+        ("nnunet_labelset.contract.Contract", "nnunet_labelset.contract.model.Contract"),
+        ("nnunet_labelset.losses.LeafDiceLoss", "nnunet_labelset.losses.modules.LeafDiceLoss"),
+    ],
+)
+def test_names_that_users_have_typed_keep_working(old: str, new: str) -> None:
+    assert pkgutil.resolve_name(old) is pkgutil.resolve_name(new)

@@ -10,6 +10,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.files import comparison_csv
 from nnunet_labelset.evaluation.fresh import require_fresh
+from nnunet_labelset.evaluation.metric import SHOWN
 from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.files import write_json, write_text
@@ -20,7 +21,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions")
     parser.add_argument("-o", required=True, metavar="FOLDER", help="output")
     add_statistics(parser)
-    parser.add_argument("--metrics", nargs="+", metavar="NAME", help="columns of per_case.csv (default: dice nsd hd95)")
+    default = " ".join(SHOWN)
+    parser.add_argument("--metrics", nargs="+", metavar="NAME", help=f"columns of per_case.csv (default: {default})")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -34,16 +34,16 @@ def per_case_csv(found: Evaluation) -> str:
 
 
 def averages_csv(found: Evaluation) -> str:
-    parts = [("", "", found.averages.overall)]
-    parts += [(column, name, part) for column, of in found.averages.groups.items() for name, part in of.items()]
+    groups = [("", "", found.averages.overall)]
+    groups += [(column, name, group) for column, of in found.averages.groups.items() for name, group in of.items()]
     rows: list[list[Any]] = []
-    for column, name, part in parts:
-        for leaf, of_leaf in part.leaves.items():
+    for column, name, group in groups:
+        for leaf, of_leaf in group.leaves.items():
             counted = [*of_leaf.outcomes.values(), of_leaf.union]
             for metric, description in of_leaf.metrics.items():
                 rows.append([column, name, leaf, metric, *asdict(description).values(), *counted])
         empty = [None] * (len(OUTCOMES) + 1)
-        rows.append([column, name, "", KNOWN_WRONG.name, *asdict(part.known_wrong).values(), *empty])
+        rows.append([column, name, "", KNOWN_WRONG.name, *asdict(group.known_wrong).values(), *empty])
     return csv_text(["group_column", "group", "leaf", "metric", *DESCRIPTION, *OUTCOMES, "union"], rows)
 
 

@@ -64,8 +64,8 @@ class Metric:
         return self.show(found.mean) + self.show_sd(found)
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+def _share(count: float, whole: float) -> float | None:
+    return count / whole if whole else None
 
 
 def _surface(function: Callable[[SurfaceDistances, float], float]) -> Callable[[Measured], float | None]:

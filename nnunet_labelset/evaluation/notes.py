@@ -6,11 +6,9 @@ import numpy as np
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.results import Comparison
+from nnunet_labelset.evaluation.statistics import EFFECT, TEST
 
-EFFECT_NOTE = (
-    "The effect r is the matched-pairs rank-biserial correlation of the differences, positive if the first method has "
-    "the larger values."
-)
+EFFECT_NOTE = f"The effect r is the {EFFECT} of the differences, positive if the first method has the larger values."
 FEW_CASES = 20  # below, a bootstrap interval is too narrow
 FEW_NOTE = f"Intervals (95 %, BCa bootstrap) of fewer than {FEW_CASES} cases are too narrow."
 FLOOR_OF = 30  # differing pairs, from which on nobody asks for the smallest possible p-value
@@ -28,7 +26,7 @@ def notes(found: Comparison) -> list[str]:
     lines = [
         f"Mean (standard deviation) over {len(found.cases)} cases, each leaf in the n cases in which all methods have "
         f"a score, which are those that are tested; {units}; best mean in bold.",
-        f"* better, † worse than {found.baseline} (two-sided Wilcoxon signed-rank test, p < {found.alpha:g}).",
+        f"* better, † worse than {found.baseline} ({TEST}, p < {found.alpha:g}).",
         _correction(found),
         f"{KNOWN_WRONG.title}: voxels predicted outside of their label-set, in percent of those of which anything is "
         "known.",

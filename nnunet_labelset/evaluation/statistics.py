@@ -10,6 +10,8 @@ from functools import lru_cache
 import numpy as np
 import scipy  # loads its rooms when they are used: workers that score a case need no statistics
 
+TEST = "two-sided Wilcoxon signed-rank test"
+EFFECT = "matched-pairs rank-biserial correlation"
 RESAMPLES, SEED = 10_000, 20_210
 EXACT = 1000  # differing pairs, which take a second; the approximation is good long before
 
@@ -73,9 +75,8 @@ def _resamples(n: int) -> np.ndarray:
 class WilcoxonTest:
     """Two-sided Wilcoxon signed-rank test of `b - a`; None where it cannot be done.
 
-    `low` to `high` is the 95 % confidence interval of the mean difference. `effect` is the matched-pairs rank-biserial
-    correlation: the rank sum of the cases in which `b` is larger, minus that of the cases in which `a` is, over the sum
-    of both.
+    `low` to `high` is the 95 % confidence interval of the mean difference. `effect` is the `EFFECT`: the rank sum of
+    the cases in which `b` is larger, minus that of the cases in which `a` is, over the sum of both.
     """
 
     n_pairs: int

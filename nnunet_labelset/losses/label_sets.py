@@ -94,21 +94,11 @@ class LabelSets:
         if leaf_names and len(leaf_names) != num_leaves:
             raise LabelSetError(f"Expected {num_leaves} `leaf_names`, but got {len(leaf_names)}")
         supersets = {value: frozenset(superset_map[value]) for value in sorted(superset_map)}
-        for value, labels in supersets.items():
-            if value < num_leaves:
-                raise LabelSetError(f"superset_map: value {value} is a leaf; expected values from {num_leaves} on")
-            if not labels:
-                raise LabelSetError(f"superset_map: value {value} has an empty label-set")
-            unknown = labels - set(range(num_leaves))
-            if unknown:
-                raise LabelSetError(
-                    f"superset_map: value {value}: unknown leaf {min(unknown)}, expected 0..{num_leaves - 1}"
-                )
         expected = range(num_leaves, num_leaves + len(supersets))
         if list(supersets) != list(expected):
             raise LabelSetError(f"superset_map: expected the values {list(expected)}, but got {list(supersets)}")
         values = [*(frozenset([leaf]) for leaf in range(num_leaves)), *supersets.values()]
-        return cls(tuple(leaf_names) or tuple(map(str, range(num_leaves))), {"": values}, None)
+        return cls(tuple(leaf_names) or tuple(map(str, range(num_leaves))), {"superset_map": values}, None)
 
     @property
     def num_leaves(self) -> int:

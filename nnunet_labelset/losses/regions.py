@@ -41,51 +41,20 @@ class RegionLoss(nn.Module):
     nnU-Net's loss for regions but for its smoothing (and the constant 1).
     """
 
-    def __init__(
-        self,
-        membership: Tensor,
-        regions: Tensor,
-        *,
-        dice: bool = True,
-        gamma: float | None = 0.0,
-        batch_dice: bool = False,
-        ddp: bool = False,
-        sum_entropy: bool = False,
-        weight_dice: float = 1.0,
-        weight_ce: float = 1.0,
-    ) -> None:
+    def __init__(self, loss: LabelSetLoss, regions: Tensor, sum_entropy: bool = False) -> None:
         """
-        membership: the label-sets, bool `(K, C)`.
+        loss: for leaves, with the terms and weights to take; Leaf-Dice and marginal Dice are one for regions.
         regions: the leaves of every region, bool `(R, C)`.
-        dice: False for the cross entropy alone.
-        gamma: of the focal loss; 0 is cross entropy, None is none.
         sum_entropy: R times the cross entropy, as nnU-Net's loss has it in data sets with an ignore label.
         """
         super().__init__()
-        if not dice and gamma is None:
-            raise LabelSetError("Expected `dice`, `gamma` or both: nothing is left of the loss")
-        self.sides = sides(membership, regions)
-        self.dice, self.gamma = dice, gamma
-        self.batch_dice, self.ddp = batch_dice, ddp
-        self.weight_dice, self.weight_ce = weight_dice, weight_ce
-        self.entropies = len(regions) if sum_entropy else 1
-
-    @classmethod
-    def like(cls, loss: LabelSetLoss, regions: Tensor, sum_entropy: bool) -> RegionLoss:
-        """The terms and weights of a loss for leaves; with in, out and either, Leaf-Dice and marginal Dice are one."""
         if isinstance(loss, SoftTargetDiceLoss):
             raise LabelSetError("soft-target Dice is not defined for regions: train with nnUNetTrainerLabelSet")
-        return cls(
-            loss.membership,
-            regions,
-            dice=loss.dice is not None,
-            gamma=loss.gamma,
-            batch_dice=loss.batch_dice,
-            ddp=loss.ddp,
-            sum_entropy=sum_entropy,
-            weight_dice=loss.weight_dice,
-            weight_ce=loss.weight_ce,
-        )
+        self.sides = sides(loss.membership, regions)
+        self.dice, self.gamma = loss.dice is not None, loss.gamma
+        self.batch_dice, self.ddp = loss.batch_dice, loss.ddp
+        self.weight_dice, self.weight_ce = loss.weight_dice, loss.weight_ce
+        self.entropies = len(regions) if sum_entropy else 1
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         if self.sides.known.device != logits.device:  # nnU-Net does not move a loss

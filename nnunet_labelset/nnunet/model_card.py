@@ -13,35 +13,7 @@ from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.models import read_splits
 
-CARD = """\
----
-license: to be filled in
-library_name: nnunetv2
-pipeline_tag: image-segmentation
-tags: [medical-imaging, nnunet, partial-supervision]
----
-
-# {dataset}
-
-nnU-Net v2 {configuration}, plans {plans}, folds {folds}, channels {channels}.
-Trained with `{trainer}` of nnunet_labelset {version}; the checkpoints name nnU-Net's `{builtin}`, whose network it is.
-
-## Labels
-
-| value | label | training cases that annotate it | Dice in validation: mean [95 % interval] |
-| --- | --- | --- | --- |
-{labels}
-
-Dice counts only where a label is annotated. The interval is a bootstrap over the validated cases.
-
-## Protocols: how the training cases were annotated
-
-{protocols}
-
-## Licence, training data and consent, intended use, limits, citation
-
-To be filled in.
-"""
+CARD = Path(__file__).parent / "assets" / "model_card.md"
 
 
 def model_card(model: Path, folds: list[str], builtin: str) -> str:
@@ -51,7 +23,7 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
     contract = Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
     if contract is not None:
         contract = _of_training_cases(contract, model.parent.name)
-    return CARD.format(
+    return CARD.read_text(encoding="utf-8").format(
         dataset=model.parent.name,
         configuration=configuration,
         plans=plans,

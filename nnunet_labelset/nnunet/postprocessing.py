@@ -70,7 +70,7 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
         result.rename(folder / "postprocessed")
     with new_file(folder / POSTPROCESSING) as file:
         save_pickle(([function] * len(chosen), chosen), str(file))
-    parts = {
+    compared = {
         name: {**summary, "mean": {label_or_region_to_key(key): mean for key, mean in summary["mean"].items()}}
         for name, summary in (("input_folder", before), ("postprocessed", best))
     }
@@ -78,7 +78,7 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
     write_json(
         folder / "postprocessing.json",
         {
-            **{name: {key: part[key] for key in kept} for name, part in parts.items()},
+            **{name: {key: summary[key] for key in kept} for name, summary in compared.items()},
             "postprocessing_fns": [function.__name__] * len(chosen),
             "postprocessing_kwargs": chosen,
         },

@@ -13,10 +13,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.results import load_results
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import trainers_folder
+from nnunet_labelset.nnunet.plans import cut_down
 from nnunet_labelset.study.phantom.data import write_demo_data
 from nnunet_labelset.study.runner import Commands
 
@@ -115,25 +117,10 @@ class Demo:
         self._say("Planning and preprocessing by nnU-Net, with a network that a CPU can train")
         self._call("nnUNetv2_plan_and_preprocess", "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
         preprocessed = self.folder / names.PREPROCESSED / DATASET[1]
-        self._cut_down(preprocessed / f"{names.DEFAULT_PLANS}.json")
+        plans = preprocessed / f"{names.DEFAULT_PLANS}.json"
+        cut_down(plans, CONFIGURATION, self.size.patch, self.size.features)
         self._call("nnUNetv2_preprocess", "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
         self._call("nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1)
-
-    def _cut_down(self, plans: Path) -> None:
-        """What users do by hand in the plans file when the hardware is small."""
-        content = read_json(plans)
-        configuration = content["configurations"][CONFIGURATION]
-        stages = len(self.size.features)
-        configuration["patch_size"], configuration["batch_size"] = list(self.size.patch), 2
-        configuration["architecture"]["arch_kwargs"] |= {
-            "n_stages": stages,
-            "features_per_stage": list(self.size.features),
-            "kernel_sizes": [[3, 3, 3]] * stages,
-            "strides": [[1, 1, 1]] + [[2, 2, 2]] * (stages - 1),
-            "n_conv_per_stage": [1] + [2] * (stages - 1),
-            "n_conv_per_stage_decoder": [1] * (stages - 1),
-        }
-        write_json(plans, content)
 
     def _train(self) -> None:
         self._say(f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps")
@@ -213,12 +200,11 @@ class Demo:
 
 def populations(results: list[tuple[str, Path]]) -> str:
     """Mean Dice over the leaves, by population: complete training cases are normal, so pathology is the hard part."""
-    groups = {
-        name: read_json(folder / "evaluation" / "metrics.json")["averages"]["groups"]["Pathology"]
-        for name, folder in results
-    }
+    scored, _ = load_results([f"{name}={folder}" for name, folder in results])
+    groups = {name: found.averages.groups["Pathology"] for name, found in scored.items()}
     columns = sorted({population for found in groups.values() for population in found})
     lines = ["| Mean DSC | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for name, found in groups.items():
-        lines.append(f"| {name} | " + " | ".join(f"{100 * found[c]['mean']['dice']:.1f}" for c in columns) + " |")
+        means = [METRICS["dice"].show(found[column].mean["dice"]) for column in columns]
+        lines.append(f"| {name} | {' | '.join(means)} |")
     return "\n".join(lines) + "\n"

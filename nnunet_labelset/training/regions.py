@@ -32,7 +32,7 @@ class Regions:
 
     def loss(self, leaf_loss: LabelSetLoss, has_ignore: bool) -> RegionLoss:
         """With the terms of the loss that a trainer has for leaves."""
-        return RegionLoss.like(leaf_loss, self.members, sum_entropy=has_ignore)
+        return RegionLoss(leaf_loss, self.members, sum_entropy=has_ignore)
 
     def counts(self, output: torch.Tensor, target: torch.Tensor) -> Counts:
         """Voxels per region, `(R,)` each: logits `(B, R, *S)` against set indices `(B, *S)`."""

@@ -16,6 +16,7 @@ from torch import multiprocessing
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import (
+    LabelSetLoss,
     LeafDiceCELoss,
     LeafDiceFocalLoss,
     LeafDiceLoss,
@@ -37,6 +38,13 @@ def problem(sets: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tup
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(2, 3, 6, 5, 4, generator=generator, dtype=dtype)
     return logits.requires_grad_(), torch.randint(sets, (2, 1, 6, 5, 4), generator=generator)
+
+
+def made(dice: bool = True, gamma: float | None = 0.0, sum_entropy: bool = False, **options: Any) -> RegionLoss:
+    """From a loss for leaves with these terms."""
+    leaf_loss = LeafDiceLoss(SETS, **options) if dice else LabelSetLoss(SETS)
+    leaf_loss.gamma = gamma
+    return RegionLoss(leaf_loss, REGIONS, sum_entropy)
 
 
 def nnunets(batch_dice: bool, ignore: bool) -> torch.nn.Module:
@@ -65,13 +73,13 @@ def test_values_by_hand() -> None:
     target = torch.tensor([[[3, WHOLE, 0]]])
     p = Fraction(3, 4)
     dice = [2 * 2 * p / (2 + 3 * p), 2 * p / (1 + 2 * p), 2 * p / (1 + 2 * p)]
-    loss = RegionLoss(SETS.membership, REGIONS, gamma=None)(logits, target)
+    loss = made(gamma=None)(logits, target)
     assert float(loss) == pytest.approx(float(1 - sum(dice) / 3), abs=1e-5)
     right, wrong = -math.log(3 / 4), -math.log(1 / 4)
     entropy = (2 * right + wrong + 2 * (right + wrong)) / 7
-    assert float(RegionLoss(SETS.membership, REGIONS, dice=False)(logits, target)) == pytest.approx(entropy)
+    assert float(made(dice=False)(logits, target)) == pytest.approx(entropy)
     focal = (2 * right / 16 + wrong * 9 / 16 + 2 * (right / 16 + wrong * 9 / 16)) / 7
-    assert float(RegionLoss(SETS.membership, REGIONS, dice=False, gamma=2)(logits, target)) == pytest.approx(focal)
+    assert float(made(dice=False, gamma=2)(logits, target)) == pytest.approx(focal)
 
 
 @pytest.mark.parametrize(("batch_dice", "ignore"), [*product([False, True], repeat=2)])
@@ -81,7 +89,7 @@ def test_it_is_nnunets_loss_where_nothing_or_everything_is_known(batch_dice: boo
         target[:, :, :2] = EVERY
     regions = [torch.isin(target, region.nonzero()) for region in REGIONS]
     encoded = torch.cat([*regions, target == EVERY] if ignore else regions, 1)
-    ours = RegionLoss(SETS.membership, REGIONS, batch_dice=batch_dice, sum_entropy=ignore)(logits, target)
+    ours = made(batch_dice=batch_dice, sum_entropy=ignore)(logits, target)
     theirs = 1 + nnunets(batch_dice, ignore)(logits, encoded)
     assert float(ours.detach()) == pytest.approx(float(theirs.detach()), abs=1e-6)
     gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in (ours, theirs)]
@@ -94,7 +102,7 @@ def test_it_is_nnunets_loss_where_nothing_or_everything_is_known(batch_dice: boo
 def test_the_axiom_holds_for_every_region(region: int, options: dict[str, Any]) -> None:
     """A region is a problem of two leaves, out and in: `check_axiom` looks at it with the others held fixed."""
     binary = LabelSets.from_superset_map(2, {2: [0, 1]})
-    loss = RegionLoss(SETS.membership, REGIONS, **options)
+    loss = made(**options)
     inside, known = loss.sides
     column = torch.where(known[:, region], inside[:, region].long(), 2)
     some_set = torch.tensor([int((column == side).nonzero()[0]) for side in range(3)])
@@ -105,7 +113,7 @@ def test_the_axiom_holds_for_every_region(region: int, options: dict[str, Any]) 
         return loss(channels, some_set[target])
 
     assert check_axiom(of_two_leaves, binary)
-    spoiled = RegionLoss(SETS.membership, REGIONS, **options)
+    spoiled = made(**options)
     spoiled.sides = spoiled.sides._replace(known=torch.ones_like(known))
     loss = spoiled
     assert not check_axiom(of_two_leaves, binary)
@@ -114,14 +122,14 @@ def test_the_axiom_holds_for_every_region(region: int, options: dict[str, Any]) 
 def test_gradients() -> None:
     logits, target = problem(7)
     for options in ({}, {"batch_dice": True}, {"gamma": 2.0}):
-        loss = RegionLoss(SETS.membership, REGIONS, **options)
+        loss = made(**options)
         assert torch.autograd.gradcheck(lambda x, loss=loss: loss(x, target), logits)
 
 
 @pytest.mark.parametrize("options", [{}, {"batch_dice": True}, {"gamma": 0.5}])
 def test_a_patch_that_says_nothing(options: dict[str, Any]) -> None:
     logits = (60 * torch.randn(2, 3, 8, 8)).half().requires_grad_()
-    loss = RegionLoss(SETS.membership, REGIONS, **options)(logits, torch.full((2, 1, 8, 8), EVERY))
+    loss = made(**options)(logits, torch.full((2, 1, 8, 8), EVERY))
     loss.backward()
     assert torch.isfinite(loss)
     assert logits.grad is not None
@@ -130,7 +138,7 @@ def test_a_patch_that_says_nothing(options: dict[str, Any]) -> None:
 
 def test_half_precision_does_not_overflow_and_far_logits_have_gradient() -> None:
     logits = torch.full((1, 3, 64, 64, 64), 60.0, dtype=torch.float16, requires_grad=True)
-    loss = RegionLoss(SETS.membership, REGIONS)(logits, torch.zeros(1, 1, 64, 64, 64, dtype=torch.int16))
+    loss = made()(logits, torch.zeros(1, 1, 64, 64, 64, dtype=torch.int16))
     loss.backward()
     assert float(loss.detach()) == pytest.approx(61, rel=1e-3)
     assert logits.grad is not None
@@ -138,34 +146,32 @@ def test_half_precision_does_not_overflow_and_far_logits_have_gradient() -> None
 
 
 def test_like_the_loss_for_leaves() -> None:
-    made = RegionLoss.like(LeafDiceFocalLoss(SETS, gamma=3, batch_dice=True, weight_ce=0.5), REGIONS, True)
-    assert (made.dice, made.gamma, made.batch_dice, made.weight_dice, made.weight_ce) == (True, 3, True, 1, 0.5)
-    assert RegionLoss.like(LeafDiceLoss(SETS), REGIONS, False).gamma is None
-    assert not RegionLoss.like(MarginalCrossEntropyLoss(SETS), REGIONS, False).dice
+    loss = RegionLoss(LeafDiceFocalLoss(SETS, gamma=3, batch_dice=True, weight_ce=0.5), REGIONS)
+    assert (loss.dice, loss.gamma, loss.batch_dice, loss.weight_dice, loss.weight_ce) == (True, 3, True, 1, 0.5)
+    assert RegionLoss(LeafDiceLoss(SETS), REGIONS).gamma is None
+    assert not RegionLoss(MarginalCrossEntropyLoss(SETS), REGIONS).dice
     logits, target = problem(7)
-    both = [RegionLoss.like(cls(SETS), REGIONS, False)(logits, target) for cls in (LeafDiceCELoss, MarginalDiceCELoss)]
+    both = [RegionLoss(cls(SETS), REGIONS)(logits, target) for cls in (LeafDiceCELoss, MarginalDiceCELoss)]
     assert both[0] == both[1]
     with pytest.raises(LabelSetError, match="not defined for regions"):
-        RegionLoss.like(SoftTargetDiceLoss(SETS), REGIONS, False)
+        RegionLoss(SoftTargetDiceLoss(SETS), REGIONS)
 
 
 def test_wrong_shapes_and_values() -> None:
-    loss = RegionLoss(SETS.membership, REGIONS)
+    loss = made()
     with pytest.raises(LabelSetError, match=r"logits` of shape \(B, 3, \*S\)"):
         loss(torch.zeros(1, 4, 2, 2), torch.zeros(1, 1, 2, 2, dtype=torch.long))
     with pytest.raises(LabelSetError, match=r"outside 0\.\.6"):
         loss(torch.zeros(1, 3, 2, 2), torch.full((1, 1, 2, 2), 7))
-    with pytest.raises(LabelSetError, match="nothing is left"):
-        RegionLoss(SETS.membership, REGIONS, dice=False, gamma=None)
 
 
 def one_rank(rank: int, path: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
     logits, target = problem(7)
     mine = logits[rank : rank + 1].detach().requires_grad_()
-    loss = RegionLoss(SETS.membership, REGIONS, gamma=None, batch_dice=True, ddp=True)(mine, target[rank : rank + 1])
+    loss = made(gamma=None, batch_dice=True, ddp=True)(mine, target[rank : rank + 1])
     loss.backward()
-    whole = RegionLoss(SETS.membership, REGIONS, gamma=None, batch_dice=True)(logits, target)
+    whole = made(gamma=None, batch_dice=True)(logits, target)
     whole.backward()
     assert torch.allclose(loss, whole)
     assert mine.grad is not None
