@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.figures import rooms
 from nnunet_labelset.nnunet import names
 from tests.helpers.imports import FLOOR, ROOT, cycles, import_graph, imported_names, modules, room_of
 
@@ -97,10 +98,12 @@ def test_options_that_verbs_share_stand_once() -> None:
     assert {key: verbs for key, verbs in said.items() if len(verbs) > 1} == {}, "belongs into commands/options.py"
 
 
-def test_the_figure_shows_every_room() -> None:
+def test_the_figure_shows_every_room_and_who_imports_whom(tmp_path: Path) -> None:
     figure = (ROOT / "docs" / "images" / "rooms.svg").read_text()
     drawn = set(re.findall(r">(\w+)</text>", figure))
     assert {room for room in FLOOR if room not in ("label_sets", "trainer", "nnunet_labelset")} <= drawn
+    rooms(tmp_path)
+    assert figure == (tmp_path / "rooms.svg").read_text(), "draw it anew: python -m docs.figures rooms"
 
 
 def test_the_check_itself_sees_cycles() -> None:

@@ -57,7 +57,7 @@ def screen_table(averages: Averages) -> str:
     """Of all cases or of a group: a line per leaf."""
     shown = [METRICS[name] for name in SHOWN if name in averages.mean]
     heads = [head for metric in shown for head in (metric.heading, "n")]
-    rows = [["leaf", *heads, *(outcome.replace("_", " ") for outcome in OUTCOMES), "union"]]
+    rows = [["leaf", *heads, *OUTCOMES.values(), "union"]]
     for leaf, found in averages.leaves.items():
         scores = [
             text

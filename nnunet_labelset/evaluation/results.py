@@ -17,7 +17,13 @@ from nnunet_labelset.io.text import some
 VERSION = 2
 SCORED, MISSED, INVENTED = "scored", "missed", "absent_in_reference"
 ABSENT, UNANNOTATED = "absent_in_both", "unannotated"
-OUTCOMES = (SCORED, MISSED, INVENTED, ABSENT, UNANNOTATED)
+OUTCOMES = {  # in words
+    SCORED: "scored",
+    MISSED: "missed",
+    INVENTED: "invented",
+    ABSENT: "absent in both",
+    UNANNOTATED: "unannotated",
+}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import Metric
-from nnunet_labelset.evaluation.results import INVENTED, MISSED
+from nnunet_labelset.evaluation.results import INVENTED, MISSED, OUTCOMES
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.page import Cell, header, join, number, table, text
 from nnunet_labelset.report.report import Report
@@ -16,7 +16,7 @@ from nnunet_labelset.report.report import Report
 TITLE = "All scores"
 ROWS = 25  # at a time
 FACTOR = 100  # numbers are stored in hundredths
-WORDS = {MISSED: "missed", INVENTED: "invented"}
+WORDS = {outcome: OUTCOMES[outcome] for outcome in (MISSED, INVENTED)}
 
 
 def body(report: Report) -> Markup:

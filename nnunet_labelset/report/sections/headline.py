@@ -34,16 +34,16 @@ def body(report: Report) -> Markup:
                 *(number(r.mean_rank, shown=w) for r, w in zip(found, words, strict=True)),
             ]
         )
-    rows.append(
-        [header(KNOWN_WRONG.heading), *_best([_known_wrong(report, method) for method in report.methods], KNOWN_WRONG)]
-    )
+    shares = [[of.by_case[case].known_wrong_share for case in report.cases] for of in report.results.values()]
+    rows.append([header(KNOWN_WRONG.heading), *_best([describe(of, interval=True) for of in shares], KNOWN_WRONG)])
     what = "Leaves and unions" if report.first.unions else "Leaves"
     for outcome, word in ((SCORED, "found"), (MISSED, "missed"), (INVENTED, "invented")):
         counts = (number(_outcomes(report, method, outcome), 0) for method in report.methods)
         rows.append([header(f"{what} {word}"), *counts])
+    stale = Markup("<strong>Scores are out of date:</strong> {}")
     return join(
         [
-            bullets((_stale(line) for line in report.stale), "notes warning") if report.stale else "",
+            bullets(map(stale.format, report.stale), "notes warning") if report.stale else "",
             table("Overview", ["", *report.methods], [rows], kind="overview"),
             paragraph(
                 "Means with 95 % intervals (BCa bootstrap over the cases); a case counts with the mean over the leaves "
@@ -65,11 +65,6 @@ def _best(found: list[Description], metric: Metric) -> list[Cell]:
     return [interval_cell(metric, of, of.mean is not None and of.mean == best) for of in found]
 
 
-def _known_wrong(report: Report, method: str) -> Description:
-    cases = report.results[method].by_case
-    return describe((cases[case].known_wrong_share for case in report.cases), interval=True)
-
-
 def interval_cell(metric: Metric, found: Description, best: bool = False) -> Cell:
     """Mean and its interval."""
     if found.mean is None:
@@ -82,10 +77,6 @@ def interval_cell(metric: Metric, found: Description, best: bool = False) -> Cel
             metric.show(found.low), metric.show(found.high)
         )
     return number(metric.scale * found.mean, shown=shown)
-
-
-def _stale(line: str) -> Markup:
-    return Markup("<strong>Scores are out of date:</strong> {}").format(line)
 
 
 def _outcomes(report: Report, method: str, outcome: str) -> int:

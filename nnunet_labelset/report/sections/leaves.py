@@ -11,7 +11,6 @@ from nnunet_labelset.report.report import Report
 from nnunet_labelset.report.sections.headline import interval_cell
 
 TITLE = "Leaves in numbers"
-HEADS = ("scored", "missed", "invented", "absent\nin both", "unanno-\ntated", "union")
 
 
 def body(report: Report) -> Markup:
@@ -33,7 +32,8 @@ def body(report: Report) -> Markup:
         "are of the leaf together with others that the reference does not tell apart."
     )
     heads = [f"{metric.heading}\n{what}" for metric in report.metrics for what in ("mean [95 %]", "sd", "median")]
-    return paragraph(intro) + table("Leaves in numbers", ["method", "leaf", *heads, *HEADS], groups, 2)
+    columns = ["method", "leaf", *heads, *OUTCOMES.values(), "union"]
+    return paragraph(intro) + table(TITLE, columns, groups, 2)
 
 
 def _name(leaf: str, unions: dict[str, tuple[str, ...]]) -> str:
