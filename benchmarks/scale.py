@@ -43,11 +43,14 @@ def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int, size
     labels = np.kron(rng.integers(0, leaves, (8, 8, 8)), np.ones((size // 8,) * 3)).astype(np.uint8)
     labels[np.isin(labels, missing)] = 0
     image = rng.integers(0, 999, labels.shape, np.int16)
+    origin = rng.normal(0, 100, 3).tolist()
     for array, path in (
         (image, f"imagesTr/case_{number:05d}_0000.nii.gz"),
         (labels, f"labelsTr/case_{number:05d}.nii.gz"),
     ):
-        sitk.WriteImage(sitk.GetImageFromArray(array), str(folder / path), useCompression=True)
+        volume = sitk.GetImageFromArray(array)
+        volume.SetOrigin(origin)  # no two scans lie at the same place
+        sitk.WriteImage(volume, str(folder / path), useCompression=True)
 
 
 def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -> Path:

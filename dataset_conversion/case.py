@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProt
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.reading import CaseReader, Volume, counted
 from nnunet_labelset.dataset_conversion.storage import Storage, remap
-from nnunet_labelset.io.files import new_file
+from nnunet_labelset.io.files import link_file, new_file
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values, write_voxels
 
@@ -156,12 +155,10 @@ class _Conversion:
             target = self.folder / name
             if path in self.reader.changed or not path.name.endswith(self.job.ending):
                 write_voxels(target, image.array, image.place, flush=False)
-                continue
-            with new_file(target, flush=False) as temporary:
-                if self.job.link:
-                    temporary.unlink()
-                    os.symlink(path.resolve(), temporary)
-                else:
+            elif self.job.link:
+                link_file(target, path.resolve())
+            else:
+                with new_file(target, flush=False) as temporary:
                     shutil.copyfile(path, temporary)
 
 

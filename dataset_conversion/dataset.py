@@ -5,17 +5,15 @@ A killed run leaves the hidden folder with a record of every case that is done; 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.contract.parser import uncertain_leaves
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import NOTES, Note, write_notes
-from nnunet_labelset.dataset_conversion.records import RECORDS, convert_and_record, output_names, recall
+from nnunet_labelset.dataset_conversion.records import Records, convert_and_record, output_names
 from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel
@@ -42,18 +40,18 @@ def write_dataset(
     if processes < 1:
         raise LabelSetError(f"-np {processes}: expected 1 or more")
     with staged(target, (path for job in jobs for path in job.inputs)) as staging:
-        return _write(target, staging / RECORDS, jobs, problems, processes)
+        return _write(target, Records(staging), jobs, problems, processes)
 
 
 def _write(
-    target: Target, records: Path, jobs: Sequence[CaseJob], problems: Sequence[tuple[str, str]], processes: int
+    target: Target, records: Records, jobs: Sequence[CaseJob], problems: Sequence[tuple[str, str]], processes: int
 ) -> Written:
-    stopped_before = any(records.iterdir())  # then its finished cases are worth keeping, whatever happens now
+    stopped_before = bool(records)  # then its finished cases are worth keeping, whatever happens now
     try:
         # A run that cannot succeed any more still looks for all problems, but need not write.
-        results, resumed = _convert_all(target, jobs, processes, write=not problems or target.skip_bad_cases)
+        results, resumed = _convert_all(records, jobs, processes, write=not problems or target.skip_bad_cases)
     except LabelSetError as error:
-        if not any(records.iterdir()):
+        if not records:
             raise
         raise LabelSetError(f"{error}; what is done is kept: the same command goes on from there") from None
     bad = [*problems, *((job.case, text) for job in jobs for text in results[job.case].problems)]
@@ -66,7 +64,7 @@ def _write(
         failure = "no training case is left" + (": " + _list_problems(bad) if bad else "")
     if failure:
         if not stopped_before:
-            shutil.rmtree(records)
+            records.path.unlink(missing_ok=True)
         raise LabelSetError(failure)
     contract = _contract(target, good, results)
     notes = [(job.case, note) for job in good for note in results[job.case].notes]
@@ -91,14 +89,18 @@ def _write(
 
 
 def _convert_all(
-    target: Target, jobs: Sequence[CaseJob], processes: int, write: bool
+    records: Records, jobs: Sequence[CaseJob], processes: int, write: bool
 ) -> tuple[dict[str, CaseResult], int]:
-    results = {job.case: result for job in jobs if (result := recall(target.staging, job)) is not None}
+    results = records.recall(jobs)
     resumed = len(results)
     todo = [job for job in jobs if job.case not in results]
-    work = partial(convert_and_record, folder=target.staging, write=write)
-    for job, result in map_parallel(work, todo, processes, "converting" if write else "checking"):
+    if write:
+        records.forget(todo)
+    work = partial(convert_and_record, folder=records.folder, write=write)
+    for job, (result, record) in map_parallel(work, todo, processes, "converting" if write else "checking"):
         results[job.case] = result
+        if record:
+            records.add(record)
     return results, resumed
 
 

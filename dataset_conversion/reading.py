@@ -11,15 +11,9 @@ import numpy as np
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.place import Place, geometry_difference
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import (
-    Place,
-    count_not_finite,
-    count_values,
-    geometry_difference,
-    integer_array,
-    read_voxels,
-)
+from nnunet_labelset.io.volume import count_not_finite, count_values, integer_array, read_voxels
 
 
 class Volume(NamedTuple):

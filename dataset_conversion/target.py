@@ -11,13 +11,14 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.dataset_conversion.notes import NOTES
-from nnunet_labelset.dataset_conversion.records import RECORDS
+from nnunet_labelset.dataset_conversion.records import RECORDS, size_of
 from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, flush_files, read_json, write_json
@@ -45,7 +46,7 @@ class Target:
     skip_bad_cases: bool = False
     regions: Regions | None = None
 
-    @property
+    @cached_property
     def place(self) -> Path:
         """The folder itself, where a link leads to it: the link stays."""
         return Path(os.path.realpath(self.folder))
@@ -83,18 +84,17 @@ def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
 
     After an error it stays only if it has records of finished cases, from which the next run goes on.
     """
-    records = target.staging / RECORDS
     try:
         with locked(target.place):
             settle(target.old, target.place)
             _check(target, inputs)
-            records.mkdir(parents=True, exist_ok=True)
+            target.staging.mkdir(parents=True, exist_ok=True)
             (target.staging / INCOMPLETE).touch()
             (target.staging / "dataset.json").unlink(missing_ok=True)
             try:
                 yield target.staging
             finally:
-                if target.staging.exists() and not (records.exists() and any(records.iterdir())):
+                if target.staging.exists() and not size_of(target.staging / RECORDS):
                     shutil.rmtree(target.staging)
     except OSError as error:
         raise LabelSetError(f"{error.filename or target.staging}: {error.strerror or error}") from None
@@ -111,7 +111,7 @@ def _check(target: Target, inputs: Iterable[Path]) -> None:
             raise LabelSetError(f"{inside}: lies in the data set that would be written: choose another -d or -n")
     if os.path.lexists(target.staging) and (target.staging.is_symlink() or not target.staging.is_dir()):
         raise LabelSetError(f"{target.staging}: this name is needed for a folder: move it away")
-    known = {target.staging / name for name in (RECORDS, *CASE_FOLDERS)}
+    known = {target.staging / name for name in CASE_FOLDERS}
     for folder in (target.staging, *known):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.is_dir() and path not in known:
@@ -141,7 +141,7 @@ def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]
     try:
         flush_files(staging / name for name in found if not (staging / name).is_symlink())
     except OSError:
-        shutil.rmtree(staging / RECORDS)  # nobody knows which files are whole
+        (staging / RECORDS).unlink(missing_ok=True)  # nobody knows which files are whole
         raise
     write_json(staging / "dataset.json", dataset_json)
     _check_id(target.folder)  # another run may have taken it meanwhile
@@ -149,7 +149,7 @@ def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]
     if target.place.exists():
         os.rename(target.place, target.old)
     os.rename(staging, target.place)
-    shutil.rmtree(target.place / RECORDS)  # only now: until the name is given, the next run can go on from them
+    (target.place / RECORDS).unlink(missing_ok=True)  # only now: until then, the next run can go on from it
     return settle(target.old, target.place)
 
 

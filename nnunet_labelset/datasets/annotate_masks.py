@@ -18,8 +18,9 @@ from nnunet_labelset.datasets.annotate import Existing, Values
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels, write_voxels
+from nnunet_labelset.io.volume import integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet.raw import file_ending
 
 

@@ -17,8 +17,9 @@ from nnunet_labelset.evaluation.instances import match_instances
 from nnunet_labelset.evaluation.metric import METRICS, Measured
 from nnunet_labelset.evaluation.results import ABSENT, INVENTED, MISSED, SCORED, UNANNOTATED, Case, Score
 from nnunet_labelset.evaluation.surface import Mask, surface_distances
+from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import geometry_difference, integer_array, read_voxels
+from nnunet_labelset.io.volume import integer_array, read_voxels
 
 Boxes = Sequence[tuple[slice, ...] | None]
 

@@ -72,6 +72,21 @@ def new_file(path: str | Path, flush: bool = True) -> Iterator[Path]:
         raise
 
 
+def link_file(path: Path, to: Path) -> None:
+    """A symbolic link, in place of a file or link that may be there."""
+    try:
+        try:
+            os.symlink(to, path)
+        except FileExistsError:
+            path.unlink()
+            os.symlink(to, path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(to, path)
+    except OSError as error:
+        raise LabelSetError(f"{path}: cannot be written: {reason(error)}") from None
+
+
 def flush_files(paths: Iterable[Path]) -> None:
     """Wait until files are on disk; many at once, as the disk then writes its journal once for all of them."""
     with ThreadPoolExecutor(16) as threads:

@@ -27,8 +27,8 @@ FORMS_APART = 0.1  # of a voxel: qform is stored as a quaternion, which rounds
 SHEAR = 0.02  # of a direction cosine; beyond it, voxels would move visibly
 
 
-def read_nifti(path: Path) -> tuple[np.ndarray, Header]:
-    """The voxels (z, y, x) of a .nii or .nii.gz file, scaled as its header says, and its header."""
+def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
+    """The voxels (z, y, x) of a .nii or .nii.gz file, scaled as its header says; its header, also as it is stored."""
     content = read_bytes(path)
     zipped = content.startswith(GZIP)
     start = zlib.decompressobj(31).decompress(content, HEADER_BYTES) if zipped else content[:HEADER_BYTES]
@@ -43,7 +43,7 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header]:
     if len(content) < expected:
         raise LabelSetError(f"{path}: cut off: its header promises {expected} bytes, but there are {len(content)}")
     array = np.asarray(nibabel.arrayproxy.ArrayProxy(io.BytesIO(content), header)).T
-    return array.astype(array.dtype.newbyteorder("="), copy=False), header
+    return array.astype(array.dtype.newbyteorder("="), copy=False), header, start[: kind.sizeof_hdr]
 
 
 def bytes_promised(header: Any) -> int:

@@ -1,4 +1,4 @@
-"""The one shape of an image: read with errors that name the file, compared in its place, written whole.
+"""The one shape of an image: read with errors that name the file, written whole.
 
 ITK reads the geometry, as nnU-Net sees it, but not the voxels of NIfTI files (see `nifti`).
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nibabel
@@ -16,50 +15,11 @@ import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, reason
-from nnunet_labelset.io.nifti import bytes_promised, check_promise, forms_differ, nearest_place, read_nifti
+from nnunet_labelset.io.nifti import bytes_promised, check_promise, read_nifti
+from nnunet_labelset.io.place import Place, nifti_place, place_of
 
-# Headers are float32 in NIfTI: what differs by less than this is the same place.
-RELATIVE_SPACING = 1e-3
-RELATIVE_ORIGIN = 1e-2  # of a voxel
-DIRECTION = 1e-3
 FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.00000006
 HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the voxels of a volume lie, with the names of SimpleITK, so that `geometry_difference` takes both."""
-
-    size: tuple[int, ...]  # (x, y, z), or (x, y, z, t)
-    spacing: tuple[float, ...]
-    origin: tuple[float, ...]
-    direction: tuple[float, ...]
-    components: int = 1
-    refused: str = ""  # why ITK, and with it nnU-Net's usual reader, does not read the file
-    ambiguous: str = ""  # why other programs may see the volume elsewhere
-
-    def spatial(self) -> Place:
-        """Where one volume of a 4D file lies."""
-        direction = tuple(np.reshape(self.direction, (4, 4))[:3, :3].ravel().tolist())
-        return replace(self, size=self.size[:3], spacing=self.spacing[:3], origin=self.origin[:3], direction=direction)
-
-    def GetSize(self) -> tuple[int, ...]:  # noqa: N802
-        return self.size
-
-    def GetDimension(self) -> int:  # noqa: N802
-        return len(self.size)
-
-    def GetSpacing(self) -> tuple[float, ...]:  # noqa: N802
-        return self.spacing
-
-    def GetOrigin(self) -> tuple[float, ...]:  # noqa: N802
-        return self.origin
-
-    def GetDirection(self) -> tuple[float, ...]:  # noqa: N802
-        return self.direction
-
-    def GetNumberOfComponents(self) -> int:  # noqa: N802
-        return self.components
 
 
 def read_image(path: str | Path) -> sitk.Image:
@@ -86,26 +46,11 @@ def read_voxels(path: str | Path) -> tuple[np.ndarray, Place]:
 
 
 def _read_nifti(path: Path) -> tuple[np.ndarray, Place]:
-    array, header = read_nifti(path)
+    array, header, stored = read_nifti(path)
     if array.dtype.fields or array.ndim > 4:  # colours and vectors
         return _read_itk(path)
-    ambiguous = forms_differ(header)
-    reader = sitk.ImageFileReader()
-    reader.SetImageIO("NiftiImageIO")  # else every format that ITK knows has a look at the file
-    reader.SetFileName(str(path))
-    try:
-        reader.ReadImageInformation()
-    except RuntimeError:
-        spacing, origin, direction, why = nearest_place(header)
-        array = array[None] if array.ndim == 2 else array
-        if array.ndim == 4:
-            turned = np.eye(4)
-            turned[:3, :3] = np.reshape(direction, (3, 3))
-            spacing, origin, direction = (*spacing, 1.0), (*origin, 0.0), tuple(turned.ravel().tolist())
-        return array, Place(array.shape[::-1], spacing, origin, direction, 1, why, ambiguous)
-    if reader.GetNumberOfComponents() > 1:
-        return _read_itk(path)
-    return array.reshape(reader.GetSize()[::-1]), _place(reader, ambiguous)
+    place = nifti_place(path, header, stored)
+    return (array.reshape(place.size[::-1]), place) if place.components == 1 else _read_itk(path)
 
 
 def _read_itk(path: Path) -> tuple[np.ndarray, Place]:
@@ -113,18 +58,7 @@ def _read_itk(path: Path) -> tuple[np.ndarray, Place]:
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
     _check_size(path, reader)
-    return sitk.GetArrayFromImage(reader.Execute()), _place(reader)
-
-
-def _place(reader: sitk.ImageFileReader, ambiguous: str = "") -> Place:
-    return Place(
-        reader.GetSize(),
-        reader.GetSpacing(),
-        reader.GetOrigin(),
-        reader.GetDirection(),
-        reader.GetNumberOfComponents(),
-        ambiguous=ambiguous,
-    )
+    return sitk.GetArrayFromImage(reader.Execute()), place_of(reader)
 
 
 def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
@@ -174,20 +108,6 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image,
             raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: {why}") from None
         if not np.array_equal(written, array, equal_nan=np.issubdtype(array.dtype, np.inexact)):
             raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: other voxels were read back")
-
-
-def geometry_difference(a: Place | sitk.Image, b: Place | sitk.Image) -> str | None:
-    """What differs in size, spacing, origin or direction beyond rounding, or None."""
-    if a.GetSize() != b.GetSize():
-        return f"size {a.GetSize()} and {b.GetSize()}"
-    spacing = np.array(a.GetSpacing())
-    if not np.allclose(spacing, b.GetSpacing(), rtol=RELATIVE_SPACING, atol=0):
-        return f"spacing {a.GetSpacing()} and {b.GetSpacing()}"
-    if not np.allclose(a.GetDirection(), b.GetDirection(), rtol=0, atol=DIRECTION):
-        return f"direction {a.GetDirection()} and {b.GetDirection()}"
-    if np.any(np.abs(np.array(a.GetOrigin()) - b.GetOrigin()) > RELATIVE_ORIGIN * spacing.max()):
-        return f"origin {a.GetOrigin()} and {b.GetOrigin()}"
-    return None
 
 
 def label_array(image: sitk.Image, path: str | Path) -> np.ndarray:

@@ -12,7 +12,8 @@ import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import look_up, membership_matrix
-from nnunet_labelset.io.volume import geometry_difference, label_array, read_image
+from nnunet_labelset.io.place import geometry_difference
+from nnunet_labelset.io.volume import label_array, read_image
 from nnunet_labelset.nnunet.names import FIRST_CHANNEL
 from nnunet_labelset.report.colours import ERROR_COLOURS
 

@@ -240,7 +240,7 @@ def test_killed_run_is_finished_by_the_next(tmp_path, capsys):
     (tmp_path / "never_ends.py").write_text(NEVER_ENDS)
     process = subprocess.Popen([sys.executable, str(tmp_path / "never_ends.py"), *arguments], stderr=subprocess.DEVNULL)
     records = out / ".Dataset027_Fetal.incomplete" / ".records"
-    while len(list(records.glob("c*.json"))) < 4:
+    while not records.exists() or len(records.read_text().splitlines()) < 4:
         assert process.poll() is None
         time.sleep(0.01)
     workers = children_of(process.pid)
@@ -259,7 +259,7 @@ def test_killed_run_is_finished_by_the_next(tmp_path, capsys):
     assert "were already there" in capsys.readouterr().out
     dataset = out / "Dataset027_Fetal"
     kept = {path.stem for path in (dataset / "labelsTr").iterdir() if done.get(path.stem) == path.stat().st_mtime_ns}
-    assert len(kept) >= 3  # one may have been in the middle of its record
+    assert len(kept) >= 3  # of the last one, half a record may be there
     assert len(contract_of(dataset).cases) == CASES
     for number in range(CASES):
         assert np.array_equal(read_array(dataset / "imagesTr" / f"c{number:02d}_0000.nii.gz"), random_image(number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from nnunet_labelset.dataset_conversion import dataset as writer
 from nnunet_labelset.dataset_conversion import target
 from nnunet_labelset.dataset_conversion.lock import locked
+from nnunet_labelset.dataset_conversion.records import Records
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from tests.helpers.conversion import contract_of, convert, read_array, slabs, write_case_folder, write_volume
@@ -101,15 +103,40 @@ def test_records_count_only_with_their_files(tmp_path, monkeypatch, source, caps
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"fingerprint": 1}', "null", '{"result": 3}', "\0"])
-def test_a_broken_record_is_as_none(tmp_path, monkeypatch, source, content):
+def test_a_broken_record_is_as_none(tmp_path, monkeypatch, capsys, source, content):
     with monkeypatch.context() as patch:
         patch.setattr(writer, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert convert(tmp_path / "raw", source) == 130
-    record = tmp_path / "raw" / ".Dataset027_Fetal.incomplete" / ".records" / "c1.json"
-    json.loads(record.read_text())
-    record.write_text(content)
+    records = tmp_path / "raw" / ".Dataset027_Fetal.incomplete" / ".records"
+    lines = records.read_text().splitlines()
+    assert [json.loads(line)["case"] for line in lines] == ["c0", "c1", "c2", "c3"]
+    lines[1] = content
+    records.write_text("\n".join(lines)[:-5])  # and half a line about c3
+    capsys.readouterr()
     assert convert(tmp_path / "raw", source) == 0
+    assert "2 of them were already there" in capsys.readouterr().out
     assert len(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == 4
+
+
+def test_records_of_other_rules_do_not_vouch_for_new_files(tmp_path, monkeypatch, source):
+    """Stopped by one set of rules, stopped again by others after files were rewritten: the first ones start anew."""
+    rules = [[source, "--withhold", leaf] for leaf in ("brainstem", "cerebellum")]  # label maps of the same size
+    dataset = tmp_path / "raw" / "Dataset027_Fetal"
+    expected = {}
+    for arguments in rules:
+        assert convert(tmp_path / "raw", *arguments) == 0
+        expected[arguments[2]] = read_array(dataset / "labelsTr" / "c0.nii.gz")
+        shutil.rmtree(dataset)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for arguments, (where, name) in zip(rules, ((writer, "publish"), (Records, "add")), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, stop)
+            assert convert(tmp_path / "raw", *arguments) == 130
+    assert convert(tmp_path / "raw", *rules[0]) == 0
+    assert np.array_equal(read_array(dataset / "labelsTr" / "c0.nii.gz"), expected["brainstem"])
 
 
 def test_no_processes_leave_nothing(tmp_path, capsys, source):

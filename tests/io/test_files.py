@@ -93,7 +93,8 @@ from pathlib import Path
 import numpy as np
 from nnunet_labelset import LabelSetError
 from nnunet_labelset.io.files import write_text
-from nnunet_labelset.io.volume import Place, write_voxels
+from nnunet_labelset.io.place import Place
+from nnunet_labelset.io.volume import write_voxels
 
 voxels = np.random.default_rng(0).normal(size=(40, 40, 40))
 place = Place((40, 40, 40), (1.0,) * 3, (0.0,) * 3, (1.0, 0, 0, 0, 1, 0, 0, 0, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import zlib
 
@@ -11,10 +12,47 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset import LabelSetError
-from nnunet_labelset.io.volume import Place, geometry_difference, integer_array, read_image, read_voxels, write_voxels
+from nnunet_labelset.io.place import Place, geometry_difference
+from nnunet_labelset.io.volume import integer_array, read_image, read_voxels, write_voxels
 
 VOXELS = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)  # (z, y, x)
 AFFINE = np.diag([-1.0, -2.0, 3.0, 1.0])  # spacing 1, 2, 3 without rotation, as ITK counts
+
+
+def test_the_place_is_that_of_itk(tmp_path):
+    """ITK is asked about the header alone, once for files of one place: the answer is that about the whole file."""
+    rng = np.random.default_rng(0)
+    refused = 0
+    for number in range(120):
+        affine = np.eye(4)
+        affine[:3, :3] = np.linalg.qr(rng.normal(size=(3, 3)))[0] * rng.uniform(0.5, 3, 3)
+        affine[:3, 3] = rng.normal(0, 100, 3)
+        affine[:3, :3] += rng.normal(0, 10.0 ** -rng.integers(2, 8), (3, 3))  # not quite orthonormal
+        shape = tuple(rng.integers(1, 5, rng.choice([2, 3, 4])))
+        header = nibabel.Nifti1Header(endianness=str(rng.choice(["<", ">"])))
+        header.set_data_dtype(str(rng.choice(["u1", "i2", "f4", "f8"])))
+        header.set_data_shape(shape)
+        header.set_qform(affine, int(rng.integers(0, 3)))
+        header.set_sform(affine, int(rng.integers(0, 3)))
+        header["qoffset_x"] += rng.choice([0, 0.001, 5])
+        header["pixdim"][rng.integers(1, 4)] *= rng.choice([1, 1, 1, -1])  # nibabel mends this when it reads
+        header["vox_offset"] = 352
+        path = tmp_path / f"{number}.nii"
+        path.write_bytes(header.binaryblock + bytes(4 + int(np.prod(shape)) * header.get_data_dtype().itemsize))
+        reader = sitk.ImageFileReader()
+        reader.SetFileName(str(path))
+        try:
+            reader.ReadImageInformation()
+        except RuntimeError:
+            refused += 1
+            with contextlib.suppress(LabelSetError):  # far from right angles
+                assert read_voxels(path)[1].refused
+            continue
+        place = read_voxels(path)[1]
+        assert (place.size, place.spacing) == (reader.GetSize(), reader.GetSpacing())
+        assert (place.origin, place.direction) == (reader.GetOrigin(), reader.GetDirection())
+        assert not place.refused
+    assert 0 < refused < 60
 
 
 def write(path, voxels=VOXELS, affine=AFFINE, kind=nibabel.Nifti1Image, qform=None):

@@ -9,14 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.volume import (
-    Place,
-    count_not_finite,
-    count_values,
-    geometry_difference,
-    integer_array,
-    read_voxels,
-)
+from nnunet_labelset.io.place import Place, geometry_difference
+from nnunet_labelset.io.volume import count_not_finite, count_values, integer_array, read_voxels
 from nnunet_labelset.nnunet.raw import RawCase
 
 

@@ -21,7 +21,8 @@ from tqdm import tqdm
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json, write_text
-from nnunet_labelset.io.volume import Place, write_voxels
+from nnunet_labelset.io.place import Place
+from nnunet_labelset.io.volume import write_voxels
 from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
 
 # Cases of each kind. In the paper: 18 atlases, 116 controls (54 with external CSF, 18 with corpus callosum), 30 spina
