@@ -98,7 +98,6 @@ def run_peer(cases: list[RawCase], written: tuple[str, ...], root: Path, process
     out = root / "peer"
     out.mkdir()
     list(map_parallel(partial(peer, written=written, out=out), cases, processes, "peer"))
-    shutil.rmtree(out)
 
 
 def run_verb(arguments: list[str]) -> int:
@@ -133,8 +132,9 @@ def measure(root: Path, cases: int, leaves: int, size: int, processes: int, repe
     printed = {}
     for _ in range(repeats):
         for name, action in actions.items():
-            for written in (*root.glob("Dataset002_*"), *root.glob("Dataset003_*")):
+            for written in (*root.glob("Dataset002_*"), *root.glob("Dataset003_*"), *root.glob("peer")):
                 shutil.rmtree(written)
+            os.sync()  # what was written and removed before is not for this one to wait for
             start, cpu = time.perf_counter(), sum(os.times()[:4])
             printed[name] = action() or 0
             times[name].append((time.perf_counter() - start, sum(os.times()[:4]) - cpu))
