@@ -11,6 +11,7 @@ from nnunet_labelset.dataset_conversion.dataset import Written
 from nnunet_labelset.dataset_conversion.notes import MOST_LINES, NOTES, note_lines
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.names import RAW, dataset_words
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.nnunet.recommendation import next_commands
 
@@ -36,10 +37,10 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     never = [leaf for leaf, count in written.contract.coverage(training).items() if not count and leaf != BACKGROUND]
     if never:
         lines.append(f"note: annotated in no training case: {', '.join(never)}")
-    number = int(folder.name[len("Dataset") : len("Dataset") + 3])
+    number, _ = dataset_words(folder.name) or (folder.name, "")
     lines += ["", _coverage(written).rstrip(), "", "next:"]
-    if os.path.realpath(os.environ.get("nnUNet_raw", "")) != os.path.realpath(folder.parent):
-        lines.append(f"  export nnUNet_raw={shlex.quote(str(folder.parent.resolve()))}")
+    if os.path.realpath(os.environ.get(RAW, "")) != os.path.realpath(folder.parent):
+        lines.append(f"  export {RAW}={shlex.quote(str(folder.parent.resolve()))}")
     return "\n".join([*lines, *next_commands(number, written.contract.leaf_names)])
 
 

@@ -22,11 +22,11 @@ from nnunet_labelset.contract.completed import COMPLETED, originals
 from nnunet_labelset.dataset_conversion.storage import allocate
 from nnunet_labelset.dataset_conversion.target import COMPLETED_LABELS, COMPLETED_VOXELS, Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import new_file, read_json
+from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
 
@@ -167,8 +167,7 @@ def write_completed(source: Path, target: Path, model: Model, threshold: float, 
     """Write the data set `target`, which lists the files of `source` in place, and its splits; returns notes."""
     if target.exists():
         raise LabelSetError(f"{target} exists: choose another id or name")
-    dataset_json = read_json(source / "dataset.json")
-    contract = Contract.from_dataset_json(dataset_json)
+    dataset_json, contract = read_dataset(source)
     items = find_completions(source, dataset_json, contract, model.folder, model.splits)
     ending = file_ending(dataset_json)
     new = Target(target, contract.leaf_names, channel_names(dataset_json), ending)

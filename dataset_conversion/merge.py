@@ -5,7 +5,6 @@ What a data set does not annotate may be anywhere in its background: there, a vo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.names import DATASET, dataset_words
 from nnunet_labelset.nnunet.raw import RawCase, channel_names, raw_cases
 
 
@@ -84,8 +84,8 @@ def read_datasets(given: Sequence[str], declared: Declared) -> list[InputDataset
 def ways_to_write(given: str, folder: Path) -> set[str]:
     """All ways to write a data set in an option."""
     names = {given, given.rstrip("/"), folder.name, str(folder), str(folder.resolve())}
-    match = re.match(r"Dataset(\d{3})_", folder.resolve().name)
-    return names | ({match[1], str(int(match[1]))} if match else set())
+    words = dataset_words(folder.resolve().name)
+    return names | ({f"{words[0]:03d}", str(words[0])} if words else set())
 
 
 def _chosen(option: str, name: str, keys: Sequence[set[str]], given: Sequence[str]) -> int:
@@ -113,7 +113,7 @@ def _tables(
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
-    path = folder / "dataset.json"
+    path = folder / DATASET
     content = read_json(path)
     labels = content.get("labels")
     if isinstance(labels, Mapping) and labels and all(str(key).isdigit() for key in labels):
@@ -138,11 +138,11 @@ def _contract(
         else:
             contract = Contract.of_labels(dataset_json).fully_annotated(labelled)
     except LabelSetError as error:
-        raise LabelSetError(f"{folder / 'dataset.json'}: {error}") from None
+        raise LabelSetError(f"{folder / DATASET}: {error}") from None
     if table is not None and (missing := [name for name in labelled if name not in contract.cases]):
         raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
     if partial := [name for name in contract.cases if complete and not contract.is_fully_annotated(name)]:
-        raise LabelSetError(f"--fully-annotated: {folder / 'dataset.json'} says that '{partial[0]}' is not")
+        raise LabelSetError(f"--fully-annotated: {folder / DATASET} says that '{partial[0]}' is not")
     return contract, cases
 
 

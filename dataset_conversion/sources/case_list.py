@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set
+from nnunet_labelset.contract.annotated_table import listed_leaves
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.tables import read_table
@@ -50,7 +50,7 @@ def read_case_list(
             raise LabelSetError(f"{where}: no case name")
         if cells["part"] not in ("", TRAINING, TEST):
             raise LabelSetError(f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'")
-        names = tuple(leaves) if cells["annotated"] == "all" else tuple(map(str.strip, cells["annotated"].split(";")))
+        annotated = listed_leaves(cells["annotated"], leaves, f"{where}: annotated") if cells["annotated"] else None
         files = {Role(Kind.IMAGE, channel): cells[column] for column, channel in images.items()}
         files |= {role: cells[role.kind.value] for role in (LABEL, MASK) if channels}
         key = (cells["source"] or None, cells["case"])
@@ -62,7 +62,7 @@ def read_case_list(
             cells["name"] or None,
             cells["source"] or None,
             cells["part"] or None,
-            leaf_set([name for name in names if name], leaves, f"{where}: annotated") if cells["annotated"] else None,
+            annotated,
             {role: (folder or path.parent) / name for role, name in files.items() if name},
         )
     return rows

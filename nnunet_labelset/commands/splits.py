@@ -22,8 +22,8 @@ from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.tables import column_of_cases
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.names import IMAGES_TRAINING, PREPROCESSED, REFERENCES, SPLITS
-from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.names import PREPROCESSED, REFERENCES, SPLITS
+from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -98,9 +98,7 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
     if (folder / REFERENCES).is_dir():
         cases = list(case_files(folder / REFERENCES, file_ending(dataset_json)))
     else:
-        cases = [case.name for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
-    if not cases:
-        raise LabelSetError(f"{folder}: no training cases: expected images in {IMAGES_TRAINING}")
+        cases = training_cases(folder, dataset_json)
     contract.require_cases(cases)
     return folder, contract, cases
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,11 @@ def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
     foreground = labels.leaf_names[1:]
     columns = [column for column in rows[0] if column and column not in ("case", HINT)]
     if columns == ["annotated"]:
-        return {row["case"]: _listed(row, labels) for row in rows}
+        found = {}
+        for row in rows:
+            where = f"{row.where}: case '{row['case']}'"
+            found[row["case"]] = listed_leaves(row["annotated"], labels.leaf_names, where) - {0}
+        return found
     if not set(columns) & set(foreground):
         raise LabelSetError(f"{table}: {COLUMNS}")
     for column in columns:
@@ -86,14 +90,14 @@ def _check_columns(rows: list[Row], table: str | Path) -> None:
         listed.add(row["case"])
 
 
-def _listed(row: Row, labels: Contract) -> LabelSet:
-    """Names between `;` or, where no leaf has one in its name, between commas."""
-    separator = ";" if any("," in leaf for leaf in labels.leaf_names) else "[;,]"
-    names = {name.strip() for name in re.split(separator, row["annotated"])} - {""}
-    known = [*labels.leaf_names, ALL]
+def listed_leaves(text: str, leaf_names: Sequence[str], where: str) -> LabelSet:
+    """`all`, or names between `;` or, where no leaf has one in its name, between commas."""
+    separator = ";" if any("," in leaf for leaf in leaf_names) else "[;,]"
+    names = {name.strip() for name in re.split(separator, text)} - {""}
+    known = [*leaf_names, ALL]
     for name in sorted(names - set(known)):
-        raise LabelSetError(f"{row.where}: case '{row['case']}': unknown leaf '{name}'{did_you_mean(name, known)}")
-    return frozenset(leaf for leaf in range(1, labels.num_leaves) if ALL in names or labels.leaf_names[leaf] in names)
+        raise LabelSetError(f"{where}: unknown leaf '{name}'{did_you_mean(name, known)}")
+    return frozenset(number for number, leaf in enumerate(leaf_names) if ALL in names or leaf in names)
 
 
 def _sets(labels: Contract, annotated: LabelSet) -> tuple[LabelSet, ...]:

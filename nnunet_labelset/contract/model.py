@@ -135,9 +135,9 @@ class Contract:
             raise LabelSetError(f"{folder}: {error}" if folder else str(error)) from None
 
     @classmethod
-    def of_labels(cls, dataset_json: Mapping[str, Any]) -> Contract:
+    def of_labels(cls, dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | None = None) -> Contract:
         """The leaves, without protocols and cases: for data sets that have no block yet, or take it from elsewhere."""
-        return cls._of(parse_labels(dataset_json))
+        return cls._of(parse_labels(dataset_json, leaves))
 
     def fully_annotated(self, cases: Iterable[str]) -> Contract:
         """The same leaves, all of them annotated in every one of the cases."""

@@ -42,15 +42,20 @@ class Parsed:
         return did_you_mean(str(word), known) if len(self.problems) < MOST_HINTS else ""
 
 
-def parse_labels(dataset_json: Mapping[str, Any]) -> Parsed:
-    """Leaves, `ignore` and regions; protocols and cases are not looked at."""
+def parse_labels(dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | None = None) -> Parsed:
+    """Leaves, `ignore` and regions; protocols and cases are not looked at.
+
+    `leaves` names the values of a data set with regions that does not do so itself.
+    """
     parsed = Parsed()
     labels, block = dataset_json.get("labels"), dataset_json.get(BLOCK)
     if not isinstance(labels, Mapping) or not labels:
         parsed.wrong("dataset.json has no 'labels': expected an object of label name -> value")
         return parsed
-    if isinstance(block, Mapping) and _same(block.get("version"), REGIONS_VERSION):
-        _parse_regions(parsed, labels, block.get("leaves"), dataset_json.get("regions_class_order"))
+    declared = block if isinstance(block, Mapping) and _same(block.get("version"), REGIONS_VERSION) else None
+    if leaves is not None or declared is not None:
+        named = leaves if leaves is not None else (declared or {}).get("leaves")
+        _parse_regions(parsed, labels, named, dataset_json.get("regions_class_order"))
         return parsed
     for name, value in labels.items():
         if isinstance(value, (list, tuple)):

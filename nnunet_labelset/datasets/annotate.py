@@ -16,13 +16,14 @@ from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import HINT
-from nnunet_labelset.contract.parser import REGIONS_VERSION, default_sets
+from nnunet_labelset.contract.parser import default_sets
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.tables import csv_text
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import listed, some
+from nnunet_labelset.nnunet.names import DATASET, IMAGES_TRAINING
 from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS, TRAINING, RawCase, raw_cases
 
 BEFORE = "dataset_before_annotate.json"  # the old dataset.json, for --undo
@@ -52,26 +53,23 @@ class Existing:
 
 def open_dataset(folder: Path, leaves: Sequence[str] | None = None) -> Existing:
     """`leaves` names the values 1, 2, ... of a data set whose `labels` are regions."""
-    dataset_json = read_json(folder / "dataset.json")
+    dataset_json = read_json(folder / DATASET)
     if any(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
         raise LabelSetError(f"{folder}: --mask has changed label maps: 'nnunet_labelset annotate --undo' comes first")
     if BLOCK in dataset_json and not (folder / BEFORE).is_file():
         raise LabelSetError(
-            f"{folder / 'dataset.json'} has a '{BLOCK}' block that annotate did not write: edit it by hand, or delete "
+            f"{folder / DATASET} has a '{BLOCK}' block that annotate did not write: edit it by hand, or delete "
             f"it from the file first if it is to be replaced"
         )
-    shown = dict(dataset_json)
-    if leaves:
-        named = {name: value for value, name in enumerate(["background", *leaves])}
-        shown[BLOCK] = {"version": REGIONS_VERSION, "leaves": named}
+    named = {name: value for value, name in enumerate(["background", *leaves])} if leaves else None
     try:
-        labels = Contract.of_labels(shown)
+        labels = Contract.of_labels(dataset_json, named)
     except LabelSetError as error:
         hint = "" if leaves else _regions_hint(dataset_json)
-        raise LabelSetError(f"{folder / 'dataset.json'}: {error}{hint}") from None
+        raise LabelSetError(f"{folder / DATASET}: {error}{hint}") from None
     cases = [case for case in raw_cases(folder, dataset_json) if case.label is not None]
     if not cases:
-        raise LabelSetError(f"{folder}: no training cases: expected images in imagesTr")
+        raise LabelSetError(f"{folder}: no training cases: expected images in {IMAGES_TRAINING}")
     return Existing(folder, dataset_json, labels, tuple(cases))
 
 
@@ -195,7 +193,7 @@ def read_all_values(data: Existing, processes: int) -> Values:
         if unknown := [value for value in facts[case].values or () if not 0 <= value <= last]:
             problems.append(f"{case.label}: values that 'labels' (0..{last}) does not declare: {some(unknown)}")
     if problems:
-        raise LabelSetError("\n  ".join([f"{len(problems)} problem(s), nothing was written:", *problems[:20]]))
+        raise LabelSetError(listed(f"{len(problems)} problem(s), nothing was written:", problems))
     return {case.name: facts[case].values or {} for case in data.cases}
 
 
@@ -211,8 +209,7 @@ def check_values(
         if leaf in values[case]
     ]
     if wrong:
-        shown = [*wrong[:20], *([f"... {len(wrong)} in all"] if len(wrong) > 20 else [])]
-        raise LabelSetError("\n  ".join(["nothing was written: correct the declaration, or the label maps:", *shown]))
+        raise LabelSetError(listed("nothing was written: correct the declaration, or the label maps:", wrong))
     notes = []
     training = [case for case in data.training if case in missing]
     for region, members in (data.labels.regions or {}).items():

@@ -15,6 +15,7 @@ from nnunet_labelset.contract import BLOCK, IGNORE, Contract
 from nnunet_labelset.datasets.annotate import BEFORE, Existing
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_bytes, read_json, reason, write_bytes, write_json
+from nnunet_labelset.nnunet.folders import preprocessed_copy
 from nnunet_labelset.nnunet.names import DATASET
 from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS
 
@@ -53,7 +54,7 @@ def undo(folder: Path) -> list[Path]:
     content, old = read_json(path), read_json(before)
     if any(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
         content["labels"] = old["labels"]  # without the 'ignore' that --mask has declared
-        copy = _copy_path(folder)
+        copy = preprocessed_copy(folder)
         if copy is not None and read_json(copy).get("labels") != old["labels"]:
             copy = None  # preprocessed with the new label maps, and sound in itself
     else:
@@ -93,15 +94,8 @@ def _restore_label_maps(folder: Path) -> list[Path]:
     return restored
 
 
-def _copy_path(folder: Path) -> Path | None:
-    """nnU-Net's copy of dataset.json, from which trainers read, if the data set was planned already."""
-    root = os.environ.get("nnUNet_preprocessed")
-    copy = Path(root, folder.resolve().name, DATASET) if root else None
-    return copy if copy is not None and copy.is_file() else None
-
-
 def _copy_of(folder: Path, dataset_json: Mapping[str, Any]) -> Path | None:
-    copy = _copy_path(folder)
+    copy = preprocessed_copy(folder)
     if copy is not None and read_json(copy).get("labels") != dataset_json.get("labels"):
         raise LabelSetError(f"{copy}: 'labels' differ from those of the raw data set: plan and preprocess again first")
     return copy

@@ -19,7 +19,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.place import geometry_difference
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import listed, some
 from nnunet_labelset.io.volume import integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet.raw import file_ending
 
@@ -60,7 +60,7 @@ def masked_maps(data: Existing, masks: Mapping[str, Path], processes: int) -> It
             jobs.append(Job(case.label, masks[case.name], target, data.labels.num_leaves))
         problems = [text for _, text in map_parallel(_write, jobs, processes, "writing label maps") if text]
         if problems:
-            raise LabelSetError("\n  ".join([f"{len(problems)} problem(s), nothing was written:", *problems[:20]]))
+            raise LabelSetError(listed(f"{len(problems)} problem(s), nothing was written:", problems))
         yield {job.label_map: job.target for job in jobs}
 
 

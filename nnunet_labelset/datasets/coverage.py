@@ -10,7 +10,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.tables import column_of_cases, csv_text
-from nnunet_labelset.nnunet.raw import TEST, TRAINING, raw_cases
+from nnunet_labelset.nnunet.raw import TEST, TRAINING, raw_cases, training_cases
 
 FORMATS = {"text": ".txt", "markdown": ".md", "csv": ".csv"}
 PICTURES = (".png", ".pdf", ".svg")
@@ -131,10 +131,7 @@ def dataset_coverage(
     column: str | None = None,
 ) -> list[CoverageRow]:
     """Rows for the training cases of a raw data set, and for its test cases as far as they have a protocol."""
-    cases = raw_cases(folder, dataset_json)
-    training = [case.name for case in cases if case.part == TRAINING]
-    if not training:
-        raise LabelSetError(f"{folder}: no training cases: expected images in imagesTr")
+    training, cases = training_cases(folder, dataset_json), raw_cases(folder, dataset_json)
     test = [case.name for case in cases if case.part == TEST and case.label and case.name in contract.cases]
     groups = column_of_cases(table, column, training + test) if table and column else None
     rows = coverage_table(contract, training, groups, TRAINING if test else "")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def some(names: Iterable[object], most: int = 5, separator: str = ", ") -> str:
     """A list of names for a message, cut after `most`."""
     shown = [str(name) for name in names]
     return separator.join(shown[:most]) + (f"{separator}... ({len(shown)} in all)" if len(shown) > most else "")
+
+
+def listed(title: str, lines: Sequence[str], most: int = 20) -> str:
+    """A message with a line for every problem, cut after `most`."""
+    more = [f"... {len(lines)} in all"] if len(lines) > most else []
+    return "\n  ".join([title, *lines[:most], *more])
 
 
 def spoken(name: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json
-from nnunet_labelset.nnunet.names import DATASET
+from nnunet_labelset.nnunet.names import DATASET, IMAGES_TRAINING
 
 TRAINING, TEST = "training", "test"
 INCOMPLETE = ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
@@ -67,6 +67,14 @@ def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCa
     else:
         training = [_listed_case(folder, str(name), entry) for name, entry in sorted(listed.items())]
     return training + _folder_cases(folder, ending, "Ts", TEST)
+
+
+def training_cases(folder: Path, dataset_json: Mapping[str, Any]) -> list[str]:
+    """Their names; none is an error."""
+    names = [case.name for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
+    if not names:
+        raise LabelSetError(f"{folder}: no training cases: expected images in {IMAGES_TRAINING}")
+    return names
 
 
 def image_files(folder: str | Path, ending: str) -> tuple[dict[str, list[Path]], list[Path]]:

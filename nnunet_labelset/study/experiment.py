@@ -20,7 +20,7 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import known_trainers
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
 from nnunet_labelset.study.scripts import Setting, script
 
 PAPER = tuple(f"nnUNetTrainer{name}" for name in ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice"))
@@ -138,7 +138,7 @@ class Study:
     def _check_excluded(self, folder: Path, dataset_json: dict[str, Any]) -> None:
         if not self.excluded:
             return
-        cases = [case.name for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
+        cases = training_cases(folder, dataset_json)
         for case in self.excluded:
             if case not in cases:
                 raise LabelSetError(f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}")

@@ -14,6 +14,7 @@ import pytest
 from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
 from nnunet_labelset.dataset_conversion.sources import manifest as manifest_module
+from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
 from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, load_manifest, presets
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, find_cases, pattern_regex
 from nnunet_labelset.errors import LabelSetError
@@ -256,3 +257,15 @@ def test_two_copies_of_a_case_are_named(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "several files for label of case 'sub-001'" in error
     assert "two/sub-001_dseg.nii.gz" in error
+
+
+def test_annotated_leaves_are_listed_as_everywhere(tmp_path):
+    """In a case list as in the tables of annotate and evaluate: semicolons or commas, or all."""
+    table = tmp_path / "list.csv"
+    table.write_text('case,annotated\na,liver;spleen\nb,"liver, spleen"\nc,all\nd,\n')
+    rows = read_case_list(table, ("background", "liver", "spleen", "kidney"))
+    found = {case: row.annotated for (_, case), row in rows.items()}
+    assert found == {"a": {1, 2}, "b": {1, 2}, "c": {0, 1, 2, 3}, "d": None}
+    table.write_text("case,annotated\na,livr\n")
+    with pytest.raises(LabelSetError, match=r"line 2: annotated: unknown leaf 'livr'; did you mean 'liver'\?"):
+        read_case_list(table, ("background", "liver"))

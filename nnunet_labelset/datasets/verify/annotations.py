@@ -11,6 +11,7 @@ from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts
 from nnunet_labelset.datasets.verify.findings import Findings
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.names import DATASET
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase
 
 Facts = Mapping[RawCase, CaseFacts]
@@ -142,9 +143,9 @@ def _check_leaves(contract: Contract, training: list[Values], found: Findings) -
         name = contract.leaf_names[leaf]
         if leaf not in annotated and leaf not in everywhere:
             # Only a warning: leaves may be withheld on purpose, and what they are not is learnt all the same.
-            found.warning("dataset.json", f"leaf '{name}' is annotated in no training case: add cases or remove it")
+            found.warning(DATASET, f"leaf '{name}' is annotated in no training case: add cases or remove it")
         elif leaf in annotated and leaf not in everywhere:
-            found.warning("dataset.json", f"leaf '{name}' is declared annotated, but has no voxel in any training case")
+            found.warning(DATASET, f"leaf '{name}' is declared annotated, but has no voxel in any training case")
     for case in training:
         assert case.case.label is not None
         for leaf in sorted((contract.annotated_leaves(case.protocol) & everywhere) - set(case.own) - {0}):

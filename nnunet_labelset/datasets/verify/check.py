@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.folders import preprocessed_copy
+from nnunet_labelset.nnunet.names import DATASET, FIRST_CHANNEL
 from nnunet_labelset.nnunet.raw import (
     INCOMPLETE,
     TEST,
@@ -31,18 +32,19 @@ from nnunet_labelset.nnunet.raw import (
 def verify(folder: Path, processes: int = 1) -> tuple[list[Finding], list[Finding]]:
     """Errors and warnings of the raw data set in `folder`, one line each."""
     found = Findings(folder)
-    if (folder / INCOMPLETE).exists() or not (folder / "dataset.json").is_file():
-        what = "has no dataset.json" if not (folder / "dataset.json").is_file() else f"has the marker {INCOMPLETE}"
+    missing = not (folder / DATASET).is_file()
+    if missing or (folder / INCOMPLETE).exists():
+        what = "has no dataset.json" if missing else f"has the marker {INCOMPLETE}"
         found.error(
             folder.name,
             f"incomplete: it {what}; run the same 'nnunet_labelset convert' (or 'merge') again",
         )
-    if not (folder / "dataset.json").is_file():
+    if missing:
         return found.errors, found.warnings
-    dataset_json = read_json(folder / "dataset.json")
+    dataset_json = read_json(folder / DATASET)
     contract, problems = Contract.read(dataset_json)
     for problem in problems:
-        found.error("dataset.json", problem)
+        found.error(DATASET, problem)
     try:
         cases = raw_cases(folder, dataset_json)
     except LabelSetError as error:
@@ -74,7 +76,7 @@ def _channels(dataset_json: Mapping[str, Any], found: Findings) -> int | None:
     try:
         return len(channel_names(dataset_json))
     except LabelSetError as error:
-        found.error("dataset.json", str(error))
+        found.error(DATASET, str(error))
         return None
 
 
@@ -83,23 +85,26 @@ def _check_names(
 ) -> None:
     """Which files there are, against `dataset.json`."""
     if "numTraining" not in dataset_json:
-        found.error("dataset.json", "'numTraining' is missing: nnU-Net needs it")
+        found.error(DATASET, "'numTraining' is missing: nnU-Net needs it")
     training = {case.name: case for case in cases if case.part == TRAINING}
     test = {case.name: case for case in cases if case.part == TEST}
     expected = dataset_json.get("numTraining", len(training))
     if expected != len(training):
-        found.error("dataset.json", f"numTraining is {expected}, but there are {len(training)} training cases: set it")
+        found.error(DATASET, f"numTraining is {expected}, but there are {len(training)} training cases: set it")
     ending = file_ending(dataset_json)
     for suffix, names in (("Tr", training), ("Ts", test)):
         if suffix == "Tr" and "dataset" in dataset_json:
             continue
         for path in image_files(folder / f"images{suffix}", ending)[1]:
             found.error(
-                path, f"not named {{case}}_XXXX{ending}: nnU-Net would misread the case; add the channel, _0000"
+                path,
+                f"not named {{case}}_XXXX{ending}: nnU-Net would misread the case; add the channel, {FIRST_CHANNEL}",
             )
         for name, path in case_files(folder / f"labels{suffix}", ending).items():
             if name not in names or not names[name].images:
-                found.warning(path, f"label map without image: add images{suffix}/{name}_0000{ending} or remove it")
+                found.warning(
+                    path, f"label map without image: add images{suffix}/{name}{FIRST_CHANNEL}{ending} or remove it"
+                )
     for name in sorted(set(training) & set(test)):
         file = found.name((test[name].images or (test[name].label or name,))[0])
         found.error(f"case '{name}'", f"in training and test alike ({file}): remove one of them")
@@ -121,16 +126,16 @@ def _check_names(
         )
     for name in declared:
         if name not in training and name not in test:
-            found.error("dataset.json", f"{BLOCK}.cases lists '{name}', but there is no such case: remove or rename it")
+            found.error(DATASET, f"{BLOCK}.cases lists '{name}', but there is no such case: remove or rename it")
     for leaf in range(1, contract.num_leaves if contract.regions else 0):
         if leaf not in contract.regions_class_order:
             found.warning(
-                "dataset.json",
+                DATASET,
                 f"regions_class_order writes no '{contract.leaf_names[leaf]}', so that no segmentation can show it and "
                 f"the regions that hold it lose it: give it a region of its own, [{leaf}], after them",
             )
     for name in sorted(set(contract.protocols) - set(contract.cases.values())):
-        found.warning("dataset.json", f"protocol '{name}' is used by no case: remove it, or give it its cases")
+        found.warning(DATASET, f"protocol '{name}' is used by no case: remove it, or give it its cases")
 
 
 def _check_duplicates(facts: Mapping[RawCase, CaseFacts], found: Findings) -> None:
@@ -158,9 +163,8 @@ def _check_duplicates(facts: Mapping[RawCase, CaseFacts], found: Findings) -> No
 
 def _check_preprocessed(folder: Path, dataset_json: Mapping[str, Any], found: Findings) -> None:
     """The trainer reads the copy of dataset.json that nnU-Net made when it planned."""
-    root = os.environ.get("nnUNet_preprocessed")
-    copy = Path(root) / folder.resolve().name / "dataset.json" if root else None
-    if copy is None or not copy.is_file():
+    copy = preprocessed_copy(folder)
+    if copy is None:
         return
     stale = [key for key in ("labels", BLOCK) if read_json(copy).get(key) != dataset_json.get(key)]
     if stale:
