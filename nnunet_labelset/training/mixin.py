@@ -99,6 +99,7 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         if self._start_file is not None:
             read_start(self._start_file, plain_network(self.network), self.output_names)
         self._check_values(training)
+        self._check_knowledge(training)
         exit_when_terminated()
 
     def do_split(self) -> tuple[list[str], list[str]]:
@@ -128,6 +129,18 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
                     f"case '{case}' has the value {highest}, but 'labels' in dataset.json declares 0..{known - 1}: "
                     "declare it ('ignore' takes the highest value), or correct the label maps and preprocess again"
                 )
+
+    def _check_knowledge(self, cases: list[str]) -> None:
+        """Somewhere a voxel is known not to be background; usually the first case has one."""
+        dataset = self.dataset_class(self.preprocessed_dataset_folder, cases)
+        for case in cases:
+            known = [value for value, labels in enumerate(self.contract.sets_of(case)) if 0 not in labels]
+            if known and np.isin(dataset.load_case(case)[1][:], known).any():
+                return
+        stop(
+            "nothing can be learnt: every voxel of every training case may be background; 'nnunet_labelset coverage' "
+            "shows what is annotated: add annotated cases to this fold, or correct the protocols in dataset.json"
+        )
 
     def _log_coverage(self, training: list[str], validation: list[str]) -> None:
         coverage = self.regions.coverage if self.regions else self.contract.coverage

@@ -217,6 +217,16 @@ class TestAnnotations:
         write_volume(folder / "labelsTr" / "full_1.nii.gz", np.full((8, 6, 5), 4, np.uint8))
         assert any("every voxel is ignored" in line for line in verify(folder)[1])
 
+    @pytest.mark.parametrize("value", [0, 4])
+    def test_nothing_known_at_all(self, folder, value):
+        """All is background or ignored; one voxel of a merged structure is knowledge."""
+        for path in (folder / "labelsTr").iterdir():
+            write_volume(path, np.full((8, 6, 5), value, np.uint8))
+        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={}))
+        only(verify(folder)[0], "dataset.json: nothing can be learnt: every voxel of every training case may be back")
+        write_volume(folder / "labelsTr" / "merged_1.nii.gz", label_map(1))
+        assert verify(folder)[0] == []
+
     def test_leaf_that_no_case_annotates(self, folder):
         """Only the two full cases have a tumour; a label-set in their protocol takes it away."""
         edit(folder, lambda c: c["label_sets"]["protocols"].update(full={"tumour": ["liver", "tumour"]}))

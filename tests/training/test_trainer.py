@@ -246,6 +246,13 @@ def forget_ignore(dataset: dict) -> None:
     dataset["label_sets"] |= {"protocols": {"full": {}}, "cases": dict.fromkeys(tiny.CASES, "full")}
 
 
+def know_nothing(dataset: dict) -> None:
+    """Every value may be background."""
+    leaves = [name for name in dataset["labels"] if name not in ("background", "ignore")]
+    protocols = {"none": {leaf: ["background", leaf] for leaf in leaves}}
+    dataset["label_sets"] |= {"protocols": protocols, "cases": dict.fromkeys(tiny.CASES, "none")}
+
+
 def unlist(dataset: dict) -> None:
     del dataset["label_sets"]["cases"]["full_0"]
 
@@ -257,6 +264,7 @@ def unlist(dataset: dict) -> None:
         (add_region, "'shell' is a region"),
         (misspell, "unknown leaf 'cor'; did you mean 'core'"),
         (undeclare, "does not declare 'ignore'"),
+        (know_nothing, "nothing can be learnt: every voxel of every training case may be background"),
         (unlist, r"without a protocol: 'full_0'"),
         (forget_ignore, r"has the value 4, but 'labels' in dataset.json declares 0\.\.3: declare it"),
     ],
@@ -266,7 +274,7 @@ def test_mistakes_stop_at_once(in_process: tiny.NNUNet, tmp_path: Path, spoil: A
     spoil(dataset)
     with pytest.raises(SystemExit, match=message):
         make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").initialize()
-    if spoil not in (unlist, forget_ignore):
+    if spoil not in (unlist, forget_ignore, know_nothing):
         assert not (tmp_path / "results").exists()
 
 

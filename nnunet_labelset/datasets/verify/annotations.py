@@ -27,6 +27,11 @@ class Values:
     values: Mapping[int, int]
     own: Mapping[int, int]
 
+    @property
+    def present(self) -> list[LabelSet]:
+        """The label-sets of its voxels."""
+        return [self.sets[value] for value in self.values if 0 <= value < len(self.sets)]
+
 
 def check_annotations(contract: Contract, dataset_json: Mapping[str, Any], facts: Facts, found: Findings) -> None:
     """All rules about values; what cannot be known because a file is unreadable is not claimed."""
@@ -41,7 +46,7 @@ def check_annotations(contract: Contract, dataset_json: Mapping[str, Any], facts
             sets = contract.protocols[protocol]
             own = Counter[int]()
             for value, count in fact.values.items():
-                if value < len(sets) and len(sets[value]) == 1:
+                if 0 <= value < len(sets) and len(sets[value]) == 1:
                     own[min(sets[value])] += count
             declared.append(Values(case, protocol, sets, fact.values, own))
     for values in declared:
@@ -73,7 +78,7 @@ def _check_ignore(contract: Contract, case: Values, mentioned: bool, found: Find
             f'them, say what they may be: "{IGNORE}": [leaves]',
             f"protocol '{case.protocol}', {ignored / sum(case.values.values()):.1%} of the voxels",
         )
-    if all(value < len(case.sets) and case.sets[value] == contract.full_set for value in case.values):
+    if all(0 <= value < len(case.sets) and case.sets[value] == contract.full_set for value in case.values):
         found.warning(case.case.label, "every voxel is ignored: nothing can be learnt from this case; remove it")
 
 
@@ -139,6 +144,12 @@ def _check_leaves(contract: Contract, training: list[Values], found: Findings) -
     """Leaves that no case annotates, and annotated leaves that do not occur: forgotten, or really not there?"""
     everywhere = {leaf for case in training for leaf in case.own}
     annotated = {leaf for case in training for leaf in contract.annotated_leaves(case.protocol)}
+    if training and all(0 in labels for case in training for labels in case.present):
+        found.error(
+            "dataset.json",
+            "nothing can be learnt: every voxel of every training case may be background: add annotated cases, or "
+            "correct the protocols",
+        )
     for leaf in range(1, contract.num_leaves) if training else ():  # background is often part of a larger label-set
         name = contract.leaf_names[leaf]
         if leaf not in annotated and leaf not in everywhere:
