@@ -39,7 +39,7 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
     expected = bytes_promised(header)
     check_promise(path, expected, len(content), zipped)
     if zipped:
-        content = _unzip(content, expected)
+        content = unzip(content, expected)
     if len(content) < expected:
         raise LabelSetError(f"{path}: cut off: its header promises {expected} bytes, but there are {len(content)}")
     array = np.asarray(nibabel.arrayproxy.ArrayProxy(io.BytesIO(content), header)).T
@@ -68,7 +68,7 @@ def _kind(start: bytes) -> type[Header]:
     return nibabel.Nifti2Header if second else nibabel.Nifti1Header
 
 
-def _unzip(content: bytes, most: int) -> bytes:
+def unzip(content: bytes, most: int) -> bytes:
     """At most `most` bytes; in one go, which is fastest, unless the file has several parts (bgzip)."""
     unzip = zlib.decompressobj(31)
     found = unzip.decompress(content, most + 1)  # the one more makes zlib compare the checksum

@@ -14,8 +14,8 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import new_file, reason
-from nnunet_labelset.io.nifti import bytes_promised, check_promise, read_nifti
+from nnunet_labelset.io.files import new_file, read_bytes, reason
+from nnunet_labelset.io.nifti import bytes_promised, check_promise, read_nifti, unzip
 from nnunet_labelset.io.place import Place, nifti_place, place_of
 
 FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.00000006
@@ -62,16 +62,21 @@ def _read_itk(path: Path) -> tuple[np.ndarray, Place]:
 
 
 def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
-    """Header against file size. ITK fills Analyze pairs and GIPL files up with zeros, and asks for any memory."""
+    """Header against file size. ITK fills Analyze pairs, GIPL and VTK files up, and asks for any memory."""
+    if path.suffix == ".vtk":
+        raise LabelSetError(f"{path}: nobody would notice if a .vtk file were cut off: save it as .nii.gz")
     if path.suffix in (".hdr", ".img"):
         voxels = path.with_suffix(".img")
         if voxels.is_file():
             check_promise(voxels, bytes_promised(nibabel.load(path.with_suffix(".hdr")).header), _stored(voxels), False)
         return
     expected = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
-    if path.suffix == ".gipl":
-        bytes_each = sitk.GetArrayViewFromImage(sitk.Image([1, 1], reader.GetPixelID())).itemsize
-        check_promise(path, expected * bytes_each + 256, _stored(path), False)
+    if path.name.endswith((".gipl", ".gipl.gz")):
+        zipped = path.suffix == ".gz"
+        expected = expected * sitk.GetArrayViewFromImage(sitk.Image([1, 1], reader.GetPixelID())).itemsize + 256
+        check_promise(path, expected, _stored(path), zipped)
+        if zipped:
+            check_promise(path, expected, len(unzip(read_bytes(path), expected)), False)
         return
     family = [other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()]  # .mhd and .raw
     check_promise(path, expected, sum(map(_stored, family)), True)

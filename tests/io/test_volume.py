@@ -128,7 +128,7 @@ def test_several_parts_of_a_gzip_file_are_one_volume(tmp_path):
     np.testing.assert_array_equal(read_voxels(tmp_path / "b.nii.gz")[0], VOXELS)
 
 
-@pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".hdr", ".img", ".gipl", ".mha", ".nrrd"])
+@pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".hdr", ".img", ".gipl", ".gipl.gz", ".mha", ".nrrd"])
 def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
     path = tmp_path / f"a{ending}"
     sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(path))
@@ -137,6 +137,12 @@ def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
     data.write_bytes(data.read_bytes()[:-20])
     with pytest.raises(LabelSetError, match=r"a\.\w+.*: (cut off|not readable)"):
         read_voxels(path)
+
+
+def test_a_format_that_says_nothing_when_it_is_cut_off_is_refused(tmp_path):
+    sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "a.vtk"))
+    with pytest.raises(LabelSetError, match=r"a\.vtk: nobody would notice .*: save it as \.nii\.gz"):
+        read_voxels(tmp_path / "a.vtk")
 
 
 def test_changed_voxels_are_noticed_by_the_checksum(tmp_path):
