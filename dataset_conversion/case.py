@@ -13,11 +13,11 @@ from nnunet_labelset.contract.parser import annotated_leaves
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProtocol, interpret
 from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.dataset_conversion.reading import CaseReader, Volume, counted
+from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
 from nnunet_labelset.dataset_conversion.storage import Storage, remap
 from nnunet_labelset.io.files import link_file, new_file
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import count_values, write_voxels
+from nnunet_labelset.io.volume import Volume, count_values, write_voxels
 
 # Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody labelled.
 LARGEST_UNLABELLED_SHARE = 0.05

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.place import Place, geometry_difference
+from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import count_not_finite, count_values, integer_array, read_voxels
-
-
-class Volume(NamedTuple):
-    """Voxels (z, y, x) in their place."""
-
-    array: np.ndarray
-    place: Place
+from nnunet_labelset.io.volume import Volume, count_not_finite, count_values, integer_array, read_voxels
 
 
 class CaseReader:

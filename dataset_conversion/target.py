@@ -23,7 +23,14 @@ from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, flush_files, read_json, write_json
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
+from nnunet_labelset.nnunet.names import (
+    DATASET,
+    IMAGES_TEST,
+    IMAGES_TRAINING,
+    LABELS_TEST,
+    LABELS_TRAINING,
+    dataset_name,
+)
 from nnunet_labelset.nnunet.raw import INCOMPLETE, file_ending
 
 # Label maps that a model has completed. Not in labelsTr: if it is there, nnU-Net looks for every case in it when it
@@ -31,7 +38,7 @@ from nnunet_labelset.nnunet.raw import INCOMPLETE, file_ending
 COMPLETED_LABELS = "labelsCompleted"
 COMPLETED_VOXELS = "completedTr"  # masks of what a model has completed
 CASE_FOLDERS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST, COMPLETED_LABELS, COMPLETED_VOXELS)
-OURS = ("dataset.json", NOTES, INCOMPLETE, RECORDS)
+OURS = (DATASET, NOTES, INCOMPLETE, RECORDS)
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ def dataset_folder(root: Path, number: int, name: str) -> Path:
     """`root/DatasetXXX_Name`; an id that another data set has is an error, as nnU-Net could not tell them apart."""
     if not 1 <= number <= 999:
         raise LabelSetError(f"-d {number}: expected an id from 1 to 999")
-    folder = root / f"Dataset{number:03d}_{check_name(name, '-n')}"
+    folder = root / dataset_name(number, check_name(name, "-n"))
     if os.path.islink(os.path.realpath(folder)):
         raise LabelSetError(f"{folder}: a link that leads back to itself: remove it")
     _check_id(folder)
@@ -90,7 +97,7 @@ def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
             _check(target, inputs)
             target.staging.mkdir(parents=True, exist_ok=True)
             (target.staging / INCOMPLETE).touch()
-            (target.staging / "dataset.json").unlink(missing_ok=True)
+            (target.staging / DATASET).unlink(missing_ok=True)
             try:
                 yield target.staging
             finally:
@@ -104,7 +111,7 @@ def _check(target: Target, inputs: Iterable[Path]) -> None:
     if target.folder.exists():
         if not target.overwrite:
             raise LabelSetError(f"{target.folder} exists: choose another -d or -n, or give --overwrite")
-        if not any((target.folder / name).exists() for name in ("dataset.json", INCOMPLETE)):
+        if not any((target.folder / name).exists() for name in (DATASET, INCOMPLETE)):
             raise LabelSetError(f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it")
         inside = next((path for path in inputs if _is_below(path, target.place)), None)
         if inside:
@@ -143,7 +150,7 @@ def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]
     except OSError:
         (staging / RECORDS).unlink(missing_ok=True)  # nobody knows which files are whole
         raise
-    write_json(staging / "dataset.json", dataset_json)
+    write_json(staging / DATASET, dataset_json)
     _check_id(target.folder)  # another run may have taken it meanwhile
     (staging / INCOMPLETE).unlink()
     if target.place.exists():
@@ -178,7 +185,7 @@ def settle(old: Path, new: Path) -> list[str]:
 def _foreign(folder: Path) -> Iterator[Path]:
     """Files and folders in a data set that are neither its cases nor its dataset.json."""
     try:
-        ending = file_ending(read_json(folder / "dataset.json"))
+        ending = file_ending(read_json(folder / DATASET))
     except LabelSetError:
         ending = ".nii.gz"
     for path in sorted(folder.iterdir()):

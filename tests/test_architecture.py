@@ -73,6 +73,8 @@ def path_parts(path: Path) -> Iterator[str]:
 
 def test_names_of_nnunet_stand_once() -> None:
     facts = {names.SPLITS, names.REFERENCES, names.DEFAULT_PLANS, names.PLANS, names.PROGRESS, names.SUMMARY}
+    facts |= {*names.VARIABLES, names.EXTERNAL_TRAINERS, names.PROCESSES, names.AUGMENTATION_PROCESSES}
+    facts |= {names.DATASET, names.DEFAULT_CONFIGURATION, names.FIRST_CHANNEL}
     facts |= {names.FINAL_CHECKPOINT, names.LATEST_CHECKPOINT, names.BEST_CHECKPOINT, names.POSTPROCESSING}
     facts |= {names.IMAGES_TRAINING, names.LABELS_TRAINING, names.IMAGES_TEST, names.LABELS_TEST}
     facts |= {"fold_", "training_log", "crossval_results"}

@@ -161,7 +161,7 @@ def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]
         headers.append(header)
     if reader is None:
         difference = geometry_difference(*headers)
-        spacing = headers[0].GetSpacing()[::-1]
+        spacing = headers[0].spacing[::-1]
     else:
         shapes = [array.shape for array in arrays]
         difference = None if shapes[0] == shapes[1] else f"shape {shapes[0]} and {shapes[1]}"

@@ -27,7 +27,7 @@ PLACE_FIELDS = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where the voxels of a volume lie, with the names of SimpleITK, so that `geometry_difference` takes both."""
+    """Where the voxels of a volume lie, as SimpleITK counts it."""
 
     size: tuple[int, ...]  # (x, y, z), or (x, y, z, t)
     spacing: tuple[float, ...]
@@ -41,24 +41,6 @@ class Place:
         """Where one volume of a 4D file lies."""
         direction = tuple(np.reshape(self.direction, (4, 4))[:3, :3].ravel().tolist())
         return replace(self, size=self.size[:3], spacing=self.spacing[:3], origin=self.origin[:3], direction=direction)
-
-    def GetSize(self) -> tuple[int, ...]:  # noqa: N802
-        return self.size
-
-    def GetDimension(self) -> int:  # noqa: N802
-        return len(self.size)
-
-    def GetSpacing(self) -> tuple[float, ...]:  # noqa: N802
-        return self.spacing
-
-    def GetOrigin(self) -> tuple[float, ...]:  # noqa: N802
-        return self.origin
-
-    def GetDirection(self) -> tuple[float, ...]:  # noqa: N802
-        return self.direction
-
-    def GetNumberOfComponents(self) -> int:  # noqa: N802
-        return self.components
 
 
 def nifti_place(path: Path, header: Header, stored: bytes) -> Place:
@@ -107,29 +89,22 @@ def _ask_itk(path: Path, header: Header) -> Place:
             turned[:3, :3] = np.reshape(direction, (3, 3))
             spacing, origin, direction = (*spacing, 1.0), (*origin, 0.0), tuple(turned.ravel().tolist())
         return Place(size, spacing, origin, direction, 1, why, ambiguous)
-    return replace(place_of(reader), ambiguous=ambiguous)
+    return replace(place_of(reader, reader.GetNumberOfComponents()), ambiguous=ambiguous)
 
 
-def place_of(reader: sitk.ImageFileReader) -> Place:
-    """Where a file lies that ITK has looked at."""
-    return Place(
-        reader.GetSize(),
-        reader.GetSpacing(),
-        reader.GetOrigin(),
-        reader.GetDirection(),
-        reader.GetNumberOfComponents(),
-    )
+def place_of(source: sitk.ImageFileReader | sitk.Image, components: int = 1) -> Place:
+    """Where an image lies, or a file that ITK has looked at."""
+    return Place(source.GetSize(), source.GetSpacing(), source.GetOrigin(), source.GetDirection(), components)
 
 
-def geometry_difference(a: Place | sitk.Image, b: Place | sitk.Image) -> str | None:
+def geometry_difference(a: Place, b: Place) -> str | None:
     """What differs in size, spacing, origin or direction beyond rounding, or None."""
-    if a.GetSize() != b.GetSize():
-        return f"size {a.GetSize()} and {b.GetSize()}"
-    spacing = np.array(a.GetSpacing())
-    if not np.allclose(spacing, b.GetSpacing(), rtol=RELATIVE_SPACING, atol=0):
-        return f"spacing {a.GetSpacing()} and {b.GetSpacing()}"
-    if not np.allclose(a.GetDirection(), b.GetDirection(), rtol=0, atol=DIRECTION):
-        return f"direction {a.GetDirection()} and {b.GetDirection()}"
-    if np.any(np.abs(np.array(a.GetOrigin()) - b.GetOrigin()) > RELATIVE_ORIGIN * spacing.max()):
-        return f"origin {a.GetOrigin()} and {b.GetOrigin()}"
+    if a.size != b.size:
+        return f"size {a.size} and {b.size}"
+    if not np.allclose(a.spacing, b.spacing, rtol=RELATIVE_SPACING, atol=0):
+        return f"spacing {a.spacing} and {b.spacing}"
+    if not np.allclose(a.direction, b.direction, rtol=0, atol=DIRECTION):
+        return f"direction {a.direction} and {b.direction}"
+    if np.abs(np.subtract(a.origin, b.origin)).max() > RELATIVE_ORIGIN * max(a.spacing):
+        return f"origin {a.origin} and {b.origin}"
     return None

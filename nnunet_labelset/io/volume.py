@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import nibabel
 import numpy as np
@@ -22,14 +23,15 @@ FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.0000000
 HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
 
 
-def read_image(path: str | Path) -> sitk.Image:
-    """Read a volume; a missing or broken file is named in one line."""
-    array, place = read_voxels(path)
-    return _image(array, place)
+class Volume(NamedTuple):
+    """Voxels (z, y, x), or (t, z, y, x), in their place."""
+
+    array: np.ndarray
+    place: Place
 
 
-def read_voxels(path: str | Path) -> tuple[np.ndarray, Place]:
-    """The voxels of a file (z, y, x), and their place."""
+def read_voxels(path: str | Path) -> Volume:
+    """The volume in a file; a missing or broken file is named in one line."""
     path = Path(path)
     if not path.is_file():
         link = path.is_symlink()
@@ -45,20 +47,21 @@ def read_voxels(path: str | Path) -> tuple[np.ndarray, Place]:
         raise LabelSetError(f"{path}: not readable as an image: {reason(error)}") from None
 
 
-def _read_nifti(path: Path) -> tuple[np.ndarray, Place]:
+def _read_nifti(path: Path) -> Volume:
     array, header, stored = read_nifti(path)
     if array.dtype.fields or array.ndim > 4:  # colours and vectors
         return _read_itk(path)
     place = nifti_place(path, header, stored)
-    return (array.reshape(place.size[::-1]), place) if place.components == 1 else _read_itk(path)
+    return Volume(array.reshape(place.size[::-1]), place) if place.components == 1 else _read_itk(path)
 
 
-def _read_itk(path: Path) -> tuple[np.ndarray, Place]:
+def _read_itk(path: Path) -> Volume:
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
     _check_size(path, reader)
-    return sitk.GetArrayFromImage(reader.Execute()), place_of(reader)
+    array = sitk.GetArrayFromImage(reader.Execute())
+    return Volume(array, place_of(reader, reader.GetNumberOfComponents()))
 
 
 def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
@@ -94,15 +97,20 @@ def _image(array: np.ndarray, place: Place) -> sitk.Image:
     return image
 
 
-def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image, flush: bool = True) -> None:
+def oriented(volume: Volume, axes: str) -> Volume:
+    """A 3D volume with its axes in the order of ITK's letters, such as LPS; any other one as it is."""
+    if len(volume.place.size) != 3:
+        return volume
+    image = sitk.DICOMOrient(_image(*volume), axes)
+    return Volume(sitk.GetArrayFromImage(image), place_of(image, volume.place.components))
+
+
+def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool = True) -> None:
     """Write voxels (z, y, x) in their place, whole or not at all, compressed where the format can be.
 
     Read back before the file gets its name: ITK does not tell when a disk was full.
     """
-    image = sitk.GetImageFromArray(np.ascontiguousarray(array))
-    image.SetSpacing(place.GetSpacing())
-    image.SetOrigin(place.GetOrigin())
-    image.SetDirection(place.GetDirection())
+    image = _image(array, place)
     with new_file(path, flush) as temporary:
         try:
             sitk.WriteImage(image, str(temporary), useCompression=True)
@@ -115,16 +123,11 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place | sitk.Image,
             raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: other voxels were read back")
 
 
-def label_array(image: sitk.Image, path: str | Path) -> np.ndarray:
-    """The values of a label map as int64-safe integers (z, y, x), rounded; real fractions are an error.
-
-    NaN counts as background, and header scaling may leave values such as 1.00000006.
-    """
-    return integer_array(sitk.GetArrayFromImage(image), path)
-
-
 def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -> np.ndarray:
-    """What `label_array` does, for an array that was read from `path`; NaN may be made an error."""
+    """The values of a label map that was read from `path`, rounded; real fractions are an error.
+
+    NaN counts as background, unless it is to be an error too.
+    """
     if np.issubdtype(array.dtype, np.integer):
         return array
     if not np.issubdtype(array.dtype, np.floating):

@@ -7,13 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import look_up, membership_matrix
-from nnunet_labelset.io.place import geometry_difference
-from nnunet_labelset.io.volume import label_array, read_image
+from nnunet_labelset.io.place import Place, geometry_difference
+from nnunet_labelset.io.volume import Volume, integer_array, oriented, read_voxels
 from nnunet_labelset.nnunet.names import FIRST_CHANNEL
 from nnunet_labelset.report.colours import ERROR_COLOURS
 
@@ -33,14 +32,14 @@ class DrawnCase:
         num_leaves: int,
         image_file: Path | None,
     ) -> None:
-        reference_image = _oriented(reference_file)
-        reference = label_array(reference_image, reference_file)
+        voxels, place = _oriented(reference_file)
+        reference = integer_array(voxels, reference_file)
         predictions = []
         for path in prediction_files:
-            prediction_image = _oriented(path)
-            if difference := geometry_difference(reference_image, prediction_image):
+            voxels, prediction_place = _oriented(path)
+            if difference := geometry_difference(place, prediction_place):
                 raise LabelSetError(f"{reference_file} and {path} differ in {difference}")
-            predictions.append(label_array(prediction_image, path))
+            predictions.append(integer_array(voxels, path))
         membership = membership_matrix(sets, num_leaves)  # (K, C)
         for array, path, most in [(reference, reference_file, len(sets))] + [
             (array, path, num_leaves) for array, path in zip(predictions, prediction_files, strict=True)
@@ -48,7 +47,7 @@ class DrawnCase:
             if array.min() < 0 or array.max() >= most:
                 raise LabelSetError(f"{path}: values outside 0..{most - 1}")
         self.num_leaves = num_leaves
-        self.spacing = tuple(reversed(reference_image.GetSpacing()))
+        self.spacing = place.spacing[::-1]
         if reference.ndim == 2:
             reference, predictions = reference[None], [array[None] for array in predictions]
             self.spacing = (1.0, *self.spacing)
@@ -69,7 +68,7 @@ class DrawnCase:
             for counts, errors in zip(whole, self.errors, strict=True)
         ]
         self.uncertain = look_up(membership.sum(1) > 1, self.reference)
-        self.image = _grey(image_file, reference_image, crop, foreground[crop])
+        self.image = _grey(image_file, place, crop, foreground[crop])
         self.views = VIEWS if self.reference.shape[0] > 1 else VIEWS[:1]
 
     @cached_property
@@ -132,10 +131,9 @@ def _errors(kinds: np.ndarray, reference: np.ndarray, prediction: np.ndarray) ->
     return np.sum([np.bincount(kinds[pair].ravel(), minlength=len(ERROR_COLOURS) + 1) for pair in planes], axis=0)
 
 
-def _oriented(path: str | Path) -> sitk.Image:
+def _oriented(path: str | Path) -> Volume:
     """Left-posterior-superior axes, so that every case is shown the same way up."""
-    image = read_image(path)
-    return sitk.DICOMOrient(image, "LPS") if image.GetDimension() == 3 else image
+    return oriented(read_voxels(path), "LPS")
 
 
 def _box(mask: np.ndarray) -> tuple[slice, ...]:
@@ -147,17 +145,16 @@ def _box(mask: np.ndarray) -> tuple[slice, ...]:
     )
 
 
-def _grey(path: Path | None, like: sitk.Image, crop: tuple[slice, ...], inside: np.ndarray) -> np.ndarray:
+def _grey(path: Path | None, like: Place, crop: tuple[slice, ...], inside: np.ndarray) -> np.ndarray:
     """The image as grey values, its window from what the reference labels; dark grey if there is none on this grid."""
     plain = np.full(inside.shape, 40, np.uint8)
     if path is None:
         return plain
-    image = _oriented(path)
-    if geometry_difference(image, like):
+    voxels, place = _oriented(path)
+    if geometry_difference(place, like):
         return plain
-    voxels = sitk.GetArrayViewFromImage(image)
-    array = np.nan_to_num((voxels if image.GetDimension() == 3 else voxels[None])[crop].astype(np.float32))
-    if image.GetNumberOfComponentsPerPixel() > 1:
+    array = np.nan_to_num((voxels if len(place.size) == 3 else voxels[None])[crop].astype(np.float32))
+    if place.components > 1:
         array = array.mean(axis=-1)
     low, high = np.percentile(array[inside], [1, 99])
     # Half as much again on both sides: neighbours are darker or brighter than what is labelled.

@@ -18,6 +18,7 @@ from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.datasets.annotate import protocol_name
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.files import link_file
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.volume import count_values, integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet import names
@@ -83,10 +84,7 @@ def _write_case(
         images, labels = names.IMAGES_TEST, names.LABELS_TEST
     written = [f"{images}/{case.name}_{channel:04d}{ending}" for channel in range(len(case.images))]
     for name, source in zip(written, case.images, strict=True):
-        link = folder / name
-        link.parent.mkdir(exist_ok=True)
-        link.unlink(missing_ok=True)  # of a run that was killed
-        link.symlink_to(source.resolve())
+        link_file(folder / name, source.resolve())
     if case.label is None:
         return written, None
     written.append(f"{labels}/{case.name}{ending}")

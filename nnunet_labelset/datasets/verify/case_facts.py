@@ -10,7 +10,7 @@ import numpy as np
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.place import Place, geometry_difference
-from nnunet_labelset.io.volume import count_not_finite, count_values, integer_array, read_voxels
+from nnunet_labelset.io.volume import Volume, count_not_finite, count_values, integer_array, read_voxels
 from nnunet_labelset.nnunet.raw import RawCase
 
 
@@ -38,7 +38,7 @@ def read_case(case: RawCase) -> CaseFacts:
             facts.images_readable = False
             continue
         array, place = read
-        volumes = place.GetDimension() == 4
+        volumes = len(place.size) == 4
         facts.channels += place.size[3] if volumes else place.components
         _check_intensities(path, array, facts)
         # float32, so that the same image stored with another type is still the same image
@@ -69,18 +69,19 @@ def read_values(case: RawCase) -> CaseFacts:
     return facts
 
 
-def _read(path: Path, facts: CaseFacts) -> tuple[np.ndarray, Place] | None:
+def _read(path: Path, facts: CaseFacts) -> Volume | None:
     try:
-        array, place = read_voxels(path)
+        volume = read_voxels(path)
     except LabelSetError as error:
         facts.problems.append((path, str(error).removeprefix(f"{path}: ") + ": restore the file or remove the case"))
         return None
+    place = volume.place
     if place.refused:
         text = f"{place.refused}: nnU-Net's reader (SimpleITK) refuses it: rewrite it as NIfTI-1"
         facts.problems.append((path, text))
     if place.ambiguous:
         facts.doubts.append((path, f"{place.ambiguous}: make them agree"))
-    return array, place
+    return volume
 
 
 def _check_intensities(path: Path, array: np.ndarray, facts: CaseFacts) -> None:
@@ -91,8 +92,8 @@ def _check_intensities(path: Path, array: np.ndarray, facts: CaseFacts) -> None:
 
 
 def _compare(path: Path, place: Place, other: Path, reference: Place, facts: CaseFacts) -> None:
-    if place.GetDimension() != reference.GetDimension():
-        difference: str | None = f"dimension {place.GetDimension()} and {reference.GetDimension()}"
+    if len(place.size) != len(reference.size):
+        difference: str | None = f"dimension {len(place.size)} and {len(reference.size)}"
     else:
         difference = geometry_difference(place, reference)
     if difference:
@@ -106,7 +107,7 @@ def _read_label(path: Path, case: RawCase, reference: Place | None, facts: CaseF
     if read is None:
         return
     array, place = read
-    if place.GetDimension() == 4 or place.components > 1:
+    if len(place.size) == 4 or place.components > 1:
         facts.problems.append((path, "the label map has several volumes or channels: keep one"))
         return
     if reference is not None:
