@@ -146,7 +146,7 @@ def _check_leaves(contract: Contract, training: list[Values], found: Findings) -
     annotated = {leaf for case in training for leaf in contract.annotated_leaves(case.protocol)}
     if training and all(0 in labels for case in training for labels in case.present):
         found.error(
-            "dataset.json",
+            DATASET,
             "nothing can be learnt: every voxel of every training case may be background: add annotated cases, or "
             "correct the protocols",
         )
