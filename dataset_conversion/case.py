@@ -102,7 +102,8 @@ class _Conversion:
         if mask is not None and meaning.inside != meaning.outside and 0 not in meaning.values:
             outside = values.dtype.type(storage.value_of(meaning.outside))
             np.copyto(values, outside, where=~mask & (labels == 0))
-        result.sets, result.uses_ignore, result.vouched = storage.sets(), storage.uses_ignore, meaning.vouched
+        result.sets = storage.sets(singletons_are_annotated=True)
+        result.uses_ignore, result.vouched = storage.uses_ignore, meaning.vouched
         return values
 
     def check_mask(self, labels: np.ndarray, mask: np.ndarray, meaning: Meaning, path: Path) -> None:
@@ -129,7 +130,7 @@ class _Conversion:
         if meaning.background_added:
             about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
             notes.append(Note("one unannotated leaf", about))
-        annotated = annotated_leaves(storage.sets(), len(leaves), meaning.vouched)
+        annotated = annotated_leaves(storage.sets(singletons_are_annotated=True), len(leaves), meaning.vouched)
         present = (meaning.values[value] for value in counts if value in meaning.values)
         seen = frozenset().union(*(labels for labels in present if len(labels) == 1))
         for leaf in sorted((annotated | meaning.vouched) - seen - {0}):

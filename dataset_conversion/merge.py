@@ -138,7 +138,8 @@ def _contract(
         else:
             contract = Contract.of_labels(dataset_json).fully_annotated(labelled)
     except LabelSetError as error:
-        raise LabelSetError(f"{folder / DATASET}: {error}") from None
+        about_table = table is not None and str(error).startswith(table)
+        raise LabelSetError(str(error) if about_table else f"{folder / DATASET}: {error}") from None
     if table is not None and (missing := [name for name in labelled if name not in contract.cases]):
         raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
     if partial := [name for name in contract.cases if complete and not contract.is_fully_annotated(name)]:

@@ -25,9 +25,15 @@ class Storage:
     def uses_ignore(self) -> bool:
         return self.num_leaves in self.value.values()
 
-    def sets(self) -> tuple[LabelSet, ...]:
-        """What each of the values 0..C stands for; a value that stores no label-set stands for itself."""
-        sets = [frozenset([leaf]) for leaf in range(self.num_leaves)] + [frozenset(range(self.num_leaves))]
+    def sets(self, singletons_are_annotated: bool = False) -> tuple[LabelSet, ...]:
+        """What each of the values 0..C stands for; a value that stores no label-set stands for itself.
+
+        If only leaves with a value of their own are annotated, the value of another one must not claim that it is,
+        where nothing but "any leaf" holds it.
+        """
+        full = frozenset(range(self.num_leaves))
+        claims = singletons_are_annotated and full in self.value
+        sets = [full if claims else frozenset([leaf]) for leaf in range(self.num_leaves)] + [full]
         for labels, value in self.value.items():
             sets[value] = labels
         return tuple(sets)

@@ -51,6 +51,26 @@ def test_what_varies_is_not_annotated_by_default(tmp_path):
     }
 
 
+@pytest.mark.parametrize("mask", [False, True])
+def test_where_any_leaf_may_be_none_is_annotated(tmp_path, mask):
+    """With two leaves, an unlabelled voxel of a case without the liver may be every leaf, as if it were ignored."""
+    for case, array in {"a": slabs(1), "b": slabs(0)}.items():
+        write_volume(tmp_path / "s" / case / "ct.nii.gz", random_image())
+        write_volume(tmp_path / "s" / case / "label.nii.gz", array)
+        write_volume(tmp_path / "s" / case / "mask.nii.gz", slabs(1, 2))
+    (tmp_path / "m.toml").write_text(
+        'leaves = ["background", "liver"]\n[sources.s]\nfolder = "s"\nimage = "{case}/ct.nii.gz"\n'
+        f'label = "{{case}}/label.nii.gz"\nvaries = ["liver"]\n{"mask = " if mask else "#"}"{{case}}/mask.nii.gz"\n'
+        '[sources.s.labels]\n1 = "liver"\n'
+    )
+    arguments = ["-m", str(tmp_path / "m.toml"), "--infer-annotated", "--fully-annotated", "a"]
+    assert convert(tmp_path / "raw", *arguments) == 0
+    contract = contract_of(tmp_path / "raw" / "Dataset030_Mine")
+    assert contract.coverage()["liver"] == 1
+    assert not contract.is_fully_annotated("b")
+    assert (frozenset({"background"}) in set(label_sets_of(tmp_path / "raw" / "Dataset030_Mine", "b").flat)) == mask
+
+
 def test_infer_where_nothing_varies(tmp_path, capsys):
     write_case_folder(tmp_path / "s", "x", slabs(*range(1, 9)))
     assert convert(tmp_path / "raw", f"--source=case_folders={tmp_path / 's'}", "--infer-annotated") == 1
