@@ -17,7 +17,7 @@ from nnunet_labelset.dataset_conversion.records import Records, convert_and_reco
 from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.nnunet.raw import TRAINING
+from nnunet_labelset.nnunet.raw import TRAINING, new_dataset_json
 
 
 @dataclass
@@ -69,13 +69,9 @@ def _write(
     contract = _contract(target, good, results)
     notes = [(job.case, note) for job in good for note in results[job.case].notes]
     write_notes(target.staging / NOTES, notes)
-    dataset_json = {
-        "channel_names": {str(number): channel for number, channel in enumerate(target.channels)},
-        "numTraining": sum(job.part == TRAINING for job in good),
-        "file_ending": target.ending,
-        "name": target.folder.name,
-        **contract.to_dataset_json(),
-    }
+    num_training = sum(job.part == TRAINING for job in good)
+    layout = new_dataset_json(target.folder.name, target.channels, num_training, target.ending)
+    dataset_json = {**layout, **contract.to_dataset_json()}
     kept = publish(target, {name for job in good for name in output_names(job, results[job.case])}, dataset_json)
     return Written(
         contract,

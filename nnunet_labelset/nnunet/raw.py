@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,16 @@ def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(channels, Mapping) or not channels or not all(str(key).isdigit() for key in channels):
         raise LabelSetError(f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}")
     return tuple(str(channels[key]) for key in sorted(channels, key=int))
+
+
+def new_dataset_json(name: str, channels: Sequence[str], num_training: int, ending: str) -> dict[str, Any]:
+    """What dataset.json says beside the labels."""
+    return {
+        "channel_names": {str(number): channel for number, channel in enumerate(channels)},
+        "numTraining": num_training,
+        "file_ending": ending,
+        "name": name,
+    }
 
 
 def read_dataset(folder: Path) -> tuple[dict[str, Any], Contract]:

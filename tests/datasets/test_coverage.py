@@ -73,7 +73,7 @@ def test_many_leaves_go_into_rows():
     labels = {"background": 0, **{f"organ_{i}": i for i in range(1, 60)}}
     block = {"version": 1, "protocols": {"p": {}}, "cases": {"a": "p"}}
     text = format_table(coverage_table(Contract.from_dataset_json({"labels": labels, "label_sets": block})))
-    assert "organ_59  1\n" in text
+    assert ["organ_59", "1"] in [line.split() for line in text.splitlines()]
     assert max(map(len, text.splitlines())) < 40
 
 
