@@ -110,7 +110,9 @@ def run(args: argparse.Namespace) -> None:
     found = evaluation(results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra)
     write_text(output / "per_case.csv", per_case_csv(found))
     write_text(output / "averages.csv", averages_csv(found))
-    (output / "summary.csv").unlink(missing_ok=True)  # its old name: what is out of date must not lie beside it
+    old = output / "summary.csv"  # its old name: what is out of date must not lie beside it
+    if old.is_file() and old.read_bytes().startswith(b"group_column,group,leaf,metric,"):  # not one of the user's own
+        old.unlink()
     write_json(output / SUMMARY, to_json(nnunet_summary(results, foreground(contract))))
     write_json(output / "metrics.json", to_json(found))
     for column in args.group_by:

@@ -517,6 +517,17 @@ def test_missing_and_extra_predictions(tmp_path, capsys):
     assert "1 without reference: z" in error_of(capsys, arguments)
 
 
+@pytest.mark.parametrize(("head", "stays"), [("group_column,group,leaf,metric,n\n", False), ("patient,age\n", True)])
+def test_averages_under_their_old_name_are_not_left_behind(tmp_path, head, stays):
+    """They would be out of date; a table of the user's that has this name is not ours to remove."""
+    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {"a": "full"})
+    table = tmp_path / "pred" / "evaluation" / "summary.csv"
+    table.parent.mkdir()
+    table.write_text(head)
+    evaluate(arguments)
+    assert table.is_file() == stays
+
+
 def test_bad_arguments(tmp_path, capsys):
     arguments = setup(tmp_path, {"a": row(0, 1)}, {"b": row(0, 1)}, {"a": "full"})
     assert "no case in common" in error_of(capsys, arguments)
