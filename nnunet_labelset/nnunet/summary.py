@@ -16,16 +16,7 @@ from nnunet_labelset.evaluation.scores import score_pair
 from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours
-NNUNET_METRICS = {
-    "Dice": "dice",
-    "IoU": "iou",
-    "FP": "fp",
-    "TP": "tp",
-    "FN": "fn",
-    "TN": "tn",
-    "n_pred": "n_pred",
-    "n_ref": "n_ref",
-}
+NNUNET_METRICS = {name: name.lower() for name in ("Dice", "IoU", "FP", "TP", "FN", "TN", "n_pred", "n_ref")}
 
 
 def label_set_summary(
