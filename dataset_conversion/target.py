@@ -103,6 +103,8 @@ def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
             finally:
                 if target.staging.exists() and not size_of(target.staging / RECORDS):
                     shutil.rmtree(target.staging)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise LabelSetError(f"{error.filename}: needed as a folder, but it is none: choose another -o") from None
     except OSError as error:
         raise LabelSetError(f"{error.filename or target.staging}: {error.strerror or error}") from None
 

@@ -55,6 +55,13 @@ def test_a_second_run_says_who_holds_the_target(tmp_path, capsys, source):
     assert os.listdir(raw) == ["Dataset027_Fetal"]
 
 
+@pytest.mark.parametrize("make", [lambda path: path.touch(), lambda path: path.symlink_to(path)])
+def test_a_target_that_is_no_folder(tmp_path, capsys, source, make):
+    make(tmp_path / "raw")
+    assert convert(tmp_path / "raw", source) == 1
+    assert "/raw: needed as a folder, but it is none: choose another -o" in capsys.readouterr().err
+
+
 def test_lock_of_a_run_that_has_just_ended(tmp_path):
     """Whoever opened the file before its holder removed it must not believe to hold the lock."""
     folder = tmp_path / "target"
