@@ -32,8 +32,11 @@ class Storage:
         where nothing but "any leaf" holds it.
         """
         full = frozenset(range(self.num_leaves))
-        claims = singletons_are_annotated and full in self.value
-        sets = [full if claims else frozenset([leaf]) for leaf in range(self.num_leaves)] + [full]
+        sets = [frozenset([leaf]) for leaf in range(self.num_leaves)] + [full]
+        if singletons_are_annotated and full in self.value:
+            hidden = frozenset(leaf for leaf in range(self.num_leaves) if sets[leaf] not in self.value)
+            for leaf in hidden:
+                sets[leaf] = hidden | {0}
         for labels, value in self.value.items():
             sets[value] = labels
         return tuple(sets)

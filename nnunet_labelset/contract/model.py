@@ -23,6 +23,7 @@ from nnunet_labelset.contract.parser import (
     default_sets,
     parse_contract,
     parse_labels,
+    without_ignored,
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 
@@ -95,7 +96,7 @@ class Contract:
 
     def annotates_region(self, protocol: str, region: LabelSet) -> bool:
         """A region is annotated if all of its leaves are, or if each value lies inside or outside of it."""
-        sets = [labels for labels in self.protocols[protocol] if labels != self.full_set]
+        sets = without_ignored(self.protocols[protocol], self.num_leaves)
         across = any(labels & region and labels - region for labels in sets)
         return region <= self.annotated_leaves(protocol) or (any(labels <= region for labels in sets) and not across)
 

@@ -220,9 +220,17 @@ def default_sets(num_leaves: int, has_ignore: bool) -> tuple[LabelSet, ...]:
     return (*sets, frozenset(range(num_leaves))) if has_ignore else sets
 
 
-def uncertain_leaves(sets: Iterable[LabelSet], num_leaves: int) -> LabelSet:
-    """Leaves of larger label-sets; a value that may be every leaf (nnU-Net's ignore) says nothing about any of them."""
-    return frozenset().union(*(labels for labels in sets if 1 < len(labels) < num_leaves))
+def without_ignored(sets: Sequence[LabelSet], num_leaves: int) -> list[LabelSet]:
+    """The label-sets without nnU-Net's own `ignore`, which may be every leaf and says nothing about any of them.
+
+    Another value that may be every leaf, such as background, does say something: that nobody drew them completely.
+    """
+    return [labels for value, labels in enumerate(sets) if value < num_leaves or len(labels) < num_leaves]
+
+
+def uncertain_leaves(sets: Sequence[LabelSet], num_leaves: int) -> LabelSet:
+    """Leaves of larger label-sets."""
+    return frozenset().union(*(labels for labels in without_ignored(sets, num_leaves) if len(labels) > 1))
 
 
 def annotated_leaves(sets: Sequence[LabelSet], num_leaves: int, vouched: LabelSet = frozenset()) -> LabelSet:

@@ -322,3 +322,16 @@ def test_did_you_mean():
     assert did_you_mean("brain_stem", ["cortex", "brainstem"]) == "; did you mean 'brainstem'?"
     assert did_you_mean("zzz", ["a", "b"]) == "; known: a, b"
     assert did_you_mean("zzz", []) == ""
+
+
+def test_background_that_may_be_every_leaf_leaves_none_annotated():
+    """With two leaves, 'the liver was not drawn' makes the whole set of background; nnU-Net's ignore says nothing."""
+    protocols = {"no_liver": {"background": ["background", "liver"]}, "scribbles": {}}
+    content = {
+        "labels": {"background": 0, "liver": 1, "ignore": 2},
+        "label_sets": {"version": 1, "protocols": protocols, "cases": {"a": "no_liver", "b": "scribbles"}},
+    }
+    contract = Contract.from_dataset_json(content)
+    assert contract.coverage() == {"background": 1, "liver": 1}
+    assert contract.annotated("a") == ()
+    assert contract.is_fully_annotated("b")

@@ -13,6 +13,7 @@ from nnunet_labelset.datasets import annotate_files
 from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.volume import read_voxels
+from tests.helpers.conversion import slabs, write_nnunet
 from tests.helpers.small_dataset import label_map, write_volume
 
 LABELS = {"background": 0, "liver": 1, "spleen": 2, "tumour": 3}
@@ -364,3 +365,12 @@ def test_a_region_is_not_missing_by_its_name(folder, capsys):
     message = error(capsys, "--leaves", "liver", "spleen", "tumour", "--missing", "rest", "--in", "b_1")
     assert "a region: name its leaves (liver, spleen, tumour)" in message
     assert "--merged 'rest'" in message
+
+
+def test_a_case_without_any_label_is_annotated_nowhere(tmp_path, monkeypatch):
+    """All labels are missing: a voxel may be every leaf, as if it were ignored, but nobody drew anything."""
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    labels = {"background": 0, "liver": 1}
+    folder = write_nnunet(tmp_path, "Dataset003_Liver", labels, {"a": slabs(1), "b": slabs(0)})
+    assert main(["annotate", "-d", "3", "--missing", "liver", "--in", "b", "-np", "1"]) == 0
+    assert contract_of(folder).coverage() == {"background": 1, "liver": 1}
