@@ -260,6 +260,21 @@ class TestAnnotations:
         only(errors, "labelsTr/full_1.nii.gz (protocol 'no_spleen')", "all that its protocol leaves out (spleen)")
         only(warnings, "labelsTr/no_spleen_1.nii.gz (protocol 'full'): 'spleen' is declared annotated")
 
+    def test_swapped_protocols_of_two_leaves(self, folder):
+        """Background may be every leaf there is; that is no `ignore`."""
+
+        def change(content):
+            content["labels"] = {"background": 0, "liver": 1}
+            protocols = {"drawn": {}, "not_drawn": {"background": ["background", "liver"]}}
+            cases = dict.fromkeys(content["label_sets"]["cases"], "drawn") | {"full_1": "not_drawn"}
+            content["label_sets"] |= {"protocols": protocols, "cases": cases}
+
+        edit(folder, change)
+        for path in (folder / "labelsTr").iterdir():
+            write_volume(path, label_map(1))
+        write_volume(folder / "labelsTs" / "test_1.nii.gz", label_map(1))
+        only(verify(folder)[0], "labelsTr/full_1.nii.gz", "has voxels of all that its protocol leaves out (liver)")
+
     def test_swapped_protocols_with_ignore(self, folder):
         """The same where what was not drawn is `ignore`."""
         edit(folder, lambda c: c["label_sets"]["cases"].update(no_spleen_1="full", full_1="no_spleen"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet
+from nnunet_labelset.contract.parser import without_ignored
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts
 from nnunet_labelset.datasets.verify.findings import Findings
 from nnunet_labelset.io.text import some
@@ -96,7 +97,8 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
         occurring.setdefault(case.protocol, set()).update(case.own)
     for case in declared:
         assert case.case.label is not None
-        larger = {v: s - {0} for v, s in enumerate(case.sets) if 1 < len(s) < contract.num_leaves}  # {0} is everywhere
+        spoken = without_ignored(case.sets, contract.num_leaves)
+        larger = {v: s - {0} for v, s in enumerate(spoken) if len(s) > 1}  # {0} is everywhere
         vouched = contract.vouched.get(case.protocol, frozenset())
         unannotated = frozenset().union(*larger.values()) - vouched
         detail = f"protocol '{case.protocol}'"
