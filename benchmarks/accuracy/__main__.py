@@ -3,6 +3,7 @@
     python -m benchmarks.accuracy hippocampus --data hippocampus/ -o results/
     python -m benchmarks.accuracy openkbp --data openkbp/ -o results/ --seeds 3 --steps 600
     python -m benchmarks.accuracy fetal --data spina_bifida_atlas/ -o results/
+    python -m benchmarks.accuracy phantom -o results/ --steps 800
 
 All methods have the same network, optimiser, number of steps and seeds. Two trainings run side by side, a thread each.
 A second call goes on where the first one ended; more methods, seeds or steps add to the tables.
@@ -34,13 +35,15 @@ METRICS = {"dice": 100.0, "nsd": 100.0}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--data", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--data", type=Path, help="folder of the data set; the phantom has none")
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
     parser.add_argument("--methods", nargs="+", choices=ALL, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=600, help="default: %(default)s")
     parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
     args = parser.parse_args()
+    if args.data is None and args.study != "phantom":
+        parser.error(f"{args.study} needs --data, the folder of the data set")
 
     study, folder = STUDIES[args.study], (args.o / args.study).resolve()
     set_environment(folder)

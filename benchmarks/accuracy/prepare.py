@@ -24,7 +24,7 @@ def set_environment(folder: Path) -> None:
     os.environ["nnUNet_n_proc_DA"] = "1"
 
 
-def prepare(study: Study, data: Path, folder: Path) -> None:
+def prepare(study: Study, data: Path | None, folder: Path) -> None:
     """Write both raw data sets, plan and preprocess them; done once."""
     if (folder / "prepared").is_file():
         return

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
-from nnunet_labelset.study.phantom.volume import LEAVES
+from nnunet_labelset.study.phantom.data import demo_cases
+from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
 
 BACKGROUND = "background"
 
@@ -109,8 +110,22 @@ def fetal(folder: Path) -> Iterator[Case]:
         yield Case(name, image.astype(np.float32), labels, spacing, withheld, group, is_test=name in TEST)
 
 
+def phantom(_: Path | None) -> Iterator[Case]:
+    """The brains of `make demo`: 8 complete normal cases, 12 partial ones of both populations, 12 test cases."""
+    for seed, case in enumerate(demo_cases()):
+        image, labels, mask = make_volume(case.age, seed, case.spina_bifida, case.centre)
+        withheld = tuple(tissue for tissue in TISSUES if tissue not in case.annotated)
+        if withheld:
+            drawn = np.isin(labels, [TISSUES.index(tissue) + 1 for tissue in case.annotated])
+            labels = np.where((mask > 0) & ~drawn, len(TISSUES) + 1, labels).astype(np.uint8)
+        group = "spina bifida" if case.spina_bifida else "normal"
+        spacing, is_test = (SPACING,) * 3, case.folder in ("test", "feta")
+        yield Case(case.name.replace("-", "_"), image, labels, spacing, withheld, group, is_test)
+
+
 STUDIES = {
     "hippocampus": Study(("anterior", "posterior"), hippocampus, (24, 32, 24), (8, 16, 32), (2,), "MRI", 1.0),
     "openkbp": Study(ORGANS, openkbp, (32, 48, 40), (8, 16, 32, 48), None, "CT", 5.0),
     "fetal": Study(TISSUES, fetal, (24, 32, 24), (8, 16, 32, 48), (2,), "T2", 2.4),
+    "phantom": Study(TISSUES, phantom, (24, 32, 24), (12, 24, 48, 64), (2,), "T2", 2.4),
 }

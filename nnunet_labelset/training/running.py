@@ -5,9 +5,8 @@ c, however wrong the prediction is there. Running Dice adds the sums of earlier 
 the batch: c is then punished where it is known not to be.
 
 A leaf that is not found has another trouble: the gradient of its Dice is as small as its probabilities, and it stays
-dead. Below a Dice of `tail` the Dice D gives way to its logarithm, `tail * (1 + log(D / tail))`, which meets it there
-with the same slope, and whose gradient does not fade. Above, nothing changes. Both are functions of the sums of
-Leaf-Dice: the axiom holds.
+dead. `log(D / (D + tail)) / 2` is added to the Dice D: far below `tail` this is the logarithm of D, whose gradient does
+not fade, and far above it is hardly anything. Both are functions of the sums of Leaf-Dice: the axiom holds.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SMALLEST = 1e-30  # of a Dice whose logarithm is taken
 class RunningDice(LabelSetLoss):
     """Put it before a Dice loss. There is one state for every scale of deep supervision, told apart by its shape."""
 
-    def __init__(self, *args: Any, decay: float = 0.9, tail: float = 0.5, **options: Any) -> None:
+    def __init__(self, *args: Any, decay: float = 0.9, tail: float = 0.1, **options: Any) -> None:
         super().__init__(*args, **{**options, "batch_dice": True})  # what runs is a sum over samples
         self.decay = decay
         self.tail = tail  # 0: none
@@ -53,12 +52,11 @@ class RunningDice(LabelSetLoss):
         return self._with_tail(DiceTerms(*combined[:, None]))
 
     def _with_tail(self, terms: DiceTerms) -> DiceTerms:
-        """Terms whose quotient is the Dice, or its logarithm where a leaf is hardly found."""
+        """Terms whose quotient is the Dice with what is added where a leaf is hardly found."""
         if not self.tail:
             return terms
-        dice = terms.dice()
-        low = dice.clamp(SMALLEST, self.tail) / self.tail  # a leaf that nobody annotates has no logarithm
-        dice = torch.where(dice > self.tail, dice, self.tail * (1 + low.log()))
+        dice = terms.dice().clamp(min=SMALLEST)  # a leaf that nobody annotates has no logarithm
+        dice = dice + (dice / (dice + self.tail)).log() / 2
         return DiceTerms(dice / 2, torch.ones_like(dice), torch.zeros_like(dice))
 
 

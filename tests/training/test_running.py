@@ -120,7 +120,7 @@ def test_an_unannotated_batch_is_finite() -> None:
 def test_a_leaf_that_is_not_found_keeps_a_gradient() -> None:
     """However small its probabilities, a dead leaf is pulled up about as much; without the tail, hardly at all."""
     pull = {}
-    for tail in (0.0, 0.5):
+    for tail in (0.0, 0.1):
         for gap in (10.0, 20.0):
             logits, target = example(1, values=3)
             with torch.no_grad():
@@ -128,17 +128,20 @@ def test_a_leaf_that_is_not_found_keeps_a_gradient() -> None:
             gradient = torch.autograd.grad(RunningLeafDiceLoss(LABEL_SETS, tail=tail)(logits, target), logits)[0]
             pull[tail, gap] = -gradient[:, 2].sum().item()
     assert pull[0.0, 20.0] < 1e-3 * pull[0.0, 10.0]
-    assert pull[0.5, 20.0] > 0.02 * pull[0.5, 10.0] > 1e-4
+    assert pull[0.1, 20.0] > 0.02 * pull[0.1, 10.0] > 1e-4
 
 
-def test_a_leaf_that_is_found_does_not_see_the_tail() -> None:
+def test_a_leaf_that_is_found_hardly_sees_the_tail() -> None:
+    """The slope of what is added to a Dice of D is tail / (2 D (D + tail)): 5 % at 0.95."""
     logits, target = example(4, values=3)
     with torch.no_grad():
-        logits += 3 * torch.nn.functional.one_hot(target[:, 0], 3).movedim(-1, 1)  # mostly right
-    values = [RunningLeafDiceLoss(LABEL_SETS, tail=tail)(logits, target) for tail in (0.0, 0.5)]
-    torch.testing.assert_close(*values, rtol=0, atol=1e-4)
-    gradients = [torch.autograd.grad(value, logits)[0] for value in values]
-    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-9)
+        logits += 6 * torch.nn.functional.one_hot(target[:, 0], 3).movedim(-1, 1)  # nearly all right
+    gradients = []
+    for tail in (0.0, 0.1):
+        loss = RunningLeafDiceLoss(LABEL_SETS, tail=tail)
+        gradients.append(torch.autograd.grad(loss(logits, target), logits)[0])
+    ratio = gradients[1].norm() / gradients[0].norm()
+    assert 1.04 < ratio.item() < 1.06
 
 
 def rank_main(rank: int, folder: str) -> None:
