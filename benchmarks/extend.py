@@ -24,11 +24,12 @@ from threading import Lock
 
 import numpy as np
 
-from benchmarks.accuracy.prepare import cut_down, write
+from benchmarks.accuracy.prepare import CONFIGURATION, write
 from benchmarks.accuracy.studies import BACKGROUND, ORGANS, STUDIES, Case
 from benchmarks.accuracy.tables import collect, difference, head, row, scores
 from benchmarks.commands import Commands, side_by_side
 from nnunet_labelset.io.files import write_json
+from nnunet_labelset.nnunet.plans import cut_down
 
 NEW = "Larynx"
 SIX = tuple(organ for organ in ORGANS if organ != NEW)
@@ -101,7 +102,8 @@ class Study:
             return
         write_raw(commands.raw, self.data)
         commands.run("nnUNetv2_plan_and_preprocess", "-d", OLD[7:10], "--no_pp", "-npfp", 1, "-np", 1)
-        cut_down(STUDIES["openkbp"], commands.preprocessed / OLD / "nnUNetPlans.json")
+        plans, network = commands.preprocessed / OLD / "nnUNetPlans.json", STUDIES["openkbp"]
+        cut_down(plans, CONFIGURATION, network.patch, network.features)
         commands.run("nnUNetv2_preprocess", "-d", OLD[7:10], "-c", "3d_fullres", "-np", 1)
         done.touch()
 

@@ -24,12 +24,13 @@ import numpy as np
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS, cut_down, set_environment, write
+from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS, set_environment, write
 from benchmarks.accuracy.studies import Study
 from benchmarks.accuracy.tables import collect, difference, head, row, scores
 from benchmarks.accuracy.training import run
 from nnunet_labelset.cli import main as nnunet_labelset
 from nnunet_labelset.io.files import write_json
+from nnunet_labelset.nnunet.plans import cut_down
 from nnunet_labelset.study.phantom.shapes import ellipsoid, smooth_noise
 
 SHAPE = (32, 32, 32)
@@ -93,7 +94,8 @@ def prepare(folder: Path, way: str) -> None:
     write_raw(folder / "nnUNet_raw" / DATASET, way)
     extract_fingerprints([801], num_processes=1, check_dataset_integrity=True)
     plan_experiments([801])
-    cut_down(STUDY, folder / "nnUNet_preprocessed" / DATASET / "nnUNetPlans.json")
+    plans = folder / "nnUNet_preprocessed" / DATASET / "nnUNetPlans.json"
+    cut_down(plans, CONFIGURATION, STUDY.patch, STUDY.features)
     preprocess([801], configurations=[CONFIGURATION], num_processes=[1])
     (folder / "prepared").touch()
 

@@ -9,7 +9,8 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from benchmarks.accuracy.studies import Case, Study
-from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.io.files import write_json
+from nnunet_labelset.nnunet.plans import cut_down
 
 DATASETS = {"label-sets": "Dataset801_LabelSets", "background": "Dataset802_Background"}
 CONFIGURATION = "3d_fullres"
@@ -35,7 +36,8 @@ def prepare(study: Study, data: Path | None, folder: Path) -> None:
         write_raw(study, cases, folder / "nnUNet_raw" / name, variant == "label-sets")
         extract_fingerprints([number], num_processes=1, check_dataset_integrity=True)
         plan_experiments([number])
-        cut_down(study, folder / "nnUNet_preprocessed" / name / "nnUNetPlans.json")
+        plans = folder / "nnUNet_preprocessed" / name / "nnUNetPlans.json"
+        cut_down(plans, CONFIGURATION, study.patch, study.features)
         preprocess([number], configurations=[CONFIGURATION], num_processes=[1])
     (folder / "prepared").touch()
 
@@ -71,20 +73,3 @@ def write(path: Path, array: np.ndarray, spacing: tuple[float, ...]) -> None:
     image = sitk.GetImageFromArray(array)
     image.SetSpacing([float(size) for size in spacing[::-1]])
     sitk.WriteImage(image, str(path))
-
-
-def cut_down(study: Study, plans: Path) -> None:
-    """A network that a CPU trains in minutes, the same for all methods."""
-    content = read_json(plans)
-    configuration = content["configurations"][CONFIGURATION]
-    stages = len(study.features)
-    configuration["patch_size"], configuration["batch_size"] = list(study.patch), 2
-    configuration["architecture"]["arch_kwargs"] |= {
-        "n_stages": stages,
-        "features_per_stage": list(study.features),
-        "kernel_sizes": [[3, 3, 3]] * stages,
-        "strides": [[1, 1, 1]] + [[2, 2, 2]] * (stages - 1),
-        "n_conv_per_stage": [1] + [2] * (stages - 1),
-        "n_conv_per_stage_decoder": [1] * (stages - 1),
-    }
-    write_json(plans, content)
