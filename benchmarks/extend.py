@@ -94,7 +94,7 @@ class Study:
         self.commands = Commands(folder)
         self.one_at_a_time = Lock()
         self.old = self.commands.folder / "old" / f"{old_steps}_steps"
-        self.runs = self.commands.folder / "runs" / f"{old_steps}_and_{steps}_steps"
+        self.runs = self.commands.folder / "runs" / f"{old_steps} and {steps}"
 
     def prepare(self) -> None:
         done, commands = self.commands.folder / "prepared", self.commands
@@ -148,7 +148,7 @@ class Study:
             self.commands.predict(model, raw / "imagesTs", target)
             options = ["-djfile", raw / "dataset.json", "-np", 1, "--no_hd95"]
             self.commands.run("nnunet_labelset", "evaluate", raw / "labelsTs", target, *options)
-            write_json(target / "run.json", {"method": way, "seed": seed, "steps": self.steps})
+            write_json(target / "run.json", {"method": way, "seed": seed, "steps": self.runs.name})
             print(f"{way}, seed {seed}: done", flush=True)
 
 

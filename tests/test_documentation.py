@@ -25,7 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 def commands(page: Path) -> list[str]:
     """Commands in fenced blocks and between backquotes, continued lines joined."""
-    text = page.read_text().replace("\\\n", " ")
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = [line for language, block in fenced if language in ("", "bash", "sh") for line in block.splitlines()]
     inline = re.findall(r"`(nnunet_labelset [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
@@ -33,7 +33,7 @@ def commands(page: Path) -> list[str]:
 
 
 def python_blocks(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -53,7 +53,7 @@ def test_commands_are_accepted(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_nnunet_exist_with_their_flags(page: Path) -> None:
     scripts = {script.name: script for script in entry_points(group="console_scripts")}
-    text = re.sub(r"\\\n", " ", page.read_text())
+    text = re.sub(r"\\\n", " ", page.read_text(encoding="utf-8"))
     for command in re.findall(r"^[ `]*(nnUNetv2_\w+[^\n`]*)|`(nnUNetv2_\w+ [^`\n]+)`", text, re.MULTILINE):
         name, *words = shlex.split("".join(command).replace("'", ""), comments=True)
         assert name in scripts, f"{page.name}: {name}"
@@ -87,17 +87,19 @@ def test_slices_without_a_label_become_ignore(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_trainers_exist(page: Path) -> None:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for link, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", text):
         if "://" in link:
             continue
         target = page.parent / link if link else page
         assert target.exists(), f"{page.name}: {link}"
         if anchor:
-            headings = re.findall(r"^#+ (.*)|<a id=\"([^\"]+)\"", target.read_text(), re.MULTILINE)
+            headings = re.findall(r"^#+ (.*)|<a id=\"([^\"]+)\"", target.read_text(encoding="utf-8"), re.MULTILINE)
             headings = ["".join(heading) for heading in headings]
             assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}, anchor
-    known = "".join(path.read_text() for path in Path(trainers_folder()).glob("*.py")) + "".join(python_blocks(page))
+    known = "".join(path.read_text(encoding="utf-8") for path in Path(trainers_folder()).glob("*.py")) + "".join(
+        python_blocks(page)
+    )
     for trainer in re.findall(r"\bnnUNetTrainer(?:Label|Leaf|Marginal|Soft|Fully)\w+?(?=__|\b)", text):
         assert f"class {trainer}(" in known, f"{page.name}: {trainer}"
 

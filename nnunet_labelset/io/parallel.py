@@ -73,6 +73,8 @@ def map_parallel(
         except KeyboardInterrupt:
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()  # files are written whole or not at all
+            # Its thread has ended before Python ends: else both may close the same pipe, which prints a traceback.
+            executor.shutdown(wait=True)
             raise
 
 

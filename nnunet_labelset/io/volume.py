@@ -56,6 +56,8 @@ def _read_nifti(path: Path) -> Volume:
 
 
 def _read_itk(path: Path) -> Volume:
+    if path.suffix == ".vtk":  # reading its header would also change the locale of the process, and with it `open`
+        raise LabelSetError(f"{path}: nobody would notice if a .vtk file were cut off: save it as .nii.gz")
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
@@ -65,9 +67,7 @@ def _read_itk(path: Path) -> Volume:
 
 
 def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
-    """Header against file size. ITK fills Analyze pairs, GIPL and VTK files up, and asks for any memory."""
-    if path.suffix == ".vtk":
-        raise LabelSetError(f"{path}: nobody would notice if a .vtk file were cut off: save it as .nii.gz")
+    """Header against file size. ITK fills Analyze pairs and GIPL files up, and asks for any memory."""
     if path.suffix in (".hdr", ".img"):
         voxels = path.with_suffix(".img")
         if voxels.is_file():

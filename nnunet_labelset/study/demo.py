@@ -83,7 +83,7 @@ class Demo:
         self.prepare()
         results = self.compare_methods()
         print(f"\nDone in {(time.monotonic() - begin) / 60:.1f} minutes.")
-        print((self.folder / "comparison" / "table.md").read_text().split("\nEvery pair")[0])
+        print((self.folder / "comparison" / "table.md").read_text("utf-8").split("\nEvery pair")[0])
         print(populations(results))
         print(f"Report: {(self.folder / 'report.html').resolve()}")
 

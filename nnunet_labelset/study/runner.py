@@ -92,7 +92,7 @@ class Commands:
         print(f"$ {shown}", flush=True)
         log = self.logs / f"{self.step:02d}_{words[0]}.txt"
         mark = log.with_suffix(".done")
-        if mark.is_file() and mark.read_text() == shown:
+        if mark.is_file() and mark.read_text("utf-8") == shown:
             print("  done before", flush=True)
             return None
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import locale
 import zlib
 
 import nibabel
@@ -140,8 +141,10 @@ def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
 
 def test_a_format_that_says_nothing_when_it_is_cut_off_is_refused(tmp_path):
     sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "a.vtk"))
+    before = locale.setlocale(locale.LC_ALL)
     with pytest.raises(LabelSetError, match=r"a\.vtk: nobody would notice .*: save it as \.nii\.gz"):
         read_voxels(tmp_path / "a.vtk")
+    assert locale.setlocale(locale.LC_ALL) == before  # ITK's reader changes it
 
 
 def test_changed_voxels_are_noticed_by_the_checksum(tmp_path):
