@@ -95,15 +95,15 @@ class _Conversion:
         if result.problems:
             return None
         storage = meaning.storage(len(job.leaves), counts)
-        self.tell(storage, meaning, counts)
+        result.sets = storage.sets(singletons_are_annotated=True)
+        result.uses_ignore, result.vouched = storage.uses_ignore, meaning.vouched
+        self.tell(storage, result.sets, meaning, counts)
         table = {value: storage.value_of(meaning.values[value]) for value in counts if value in meaning.values}
         table.setdefault(0, storage.value_of(meaning.inside))
         values = remap(labels, table, len(job.leaves))
         if mask is not None and meaning.inside != meaning.outside and 0 not in meaning.values:
             outside = values.dtype.type(storage.value_of(meaning.outside))
             np.copyto(values, outside, where=~mask & (labels == 0))
-        result.sets = storage.sets(singletons_are_annotated=True)
-        result.uses_ignore, result.vouched = storage.uses_ignore, meaning.vouched
         return values
 
     def check_mask(self, labels: np.ndarray, mask: np.ndarray, meaning: Meaning, path: Path) -> None:
@@ -122,7 +122,7 @@ class _Conversion:
             what = "taken for background" if meaning.complete else "not annotated"
             self.result.notes.append(Note("unlabelled inside the mask", what, f"{max(share, 0.0001):.2%}"))
 
-    def tell(self, storage: Storage, meaning: Meaning, counts: dict[int, int]) -> None:
+    def tell(self, storage: Storage, sets: tuple[LabelSet, ...], meaning: Meaning, counts: dict[int, int]) -> None:
         """What the user should know of the label-sets, and the leaves that are declared but nowhere to be seen."""
         notes, leaves = self.result.notes, self.job.leaves
         for labels, into in sorted(storage.merged.items(), key=lambda pair: sorted(pair[0])):
@@ -130,7 +130,7 @@ class _Conversion:
         if meaning.background_added:
             about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
             notes.append(Note("one unannotated leaf", about))
-        annotated = annotated_leaves(storage.sets(singletons_are_annotated=True), len(leaves), meaning.vouched)
+        annotated = annotated_leaves(sets, len(leaves), meaning.vouched)
         present = (meaning.values[value] for value in counts if value in meaning.values)
         seen = frozenset().union(*(labels for labels in present if len(labels) == 1))
         for leaf in sorted((annotated | meaning.vouched) - seen - {0}):

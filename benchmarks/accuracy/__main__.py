@@ -1,7 +1,7 @@
 """Train every method on a partially annotated data set, score the test cases, and write the tables.
 
     python -m benchmarks.accuracy hippocampus --data hippocampus/ -o results/
-    python -m benchmarks.accuracy openkbp --data openkbp/ -o results/ --seeds 3 --steps 600
+    python -m benchmarks.accuracy openkbp --data openkbp/ -o results/ --seeds 0 1 2 --steps 600
     python -m benchmarks.accuracy fetal --data spina_bifida_atlas/ -o results/
     python -m benchmarks.accuracy phantom -o results/ --steps 800
 
