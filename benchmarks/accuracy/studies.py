@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -54,10 +55,11 @@ def read(path: Path, spacing: float | None = None, is_label: bool = False) -> tu
     return sitk.GetArrayFromImage(image), image.GetSpacing()[::-1]
 
 
-def hippocampus(folder: Path) -> Iterator[Case]:
+def hippocampus(folder: Path, swap: bool = False) -> Iterator[Case]:
     """60 test cases; of 100, every tenth complete, the others anterior only, posterior only, or drawn merged."""
     unknown = {1: (BACKGROUND, "posterior"), 2: (BACKGROUND, "anterior"), 3: ("anterior", "posterior")}
-    for i, path in enumerate(sorted((folder / "images").glob("*.nii.gz"))[:160]):
+    paths = sorted((folder / "images").glob("*.nii.gz"))[:160]
+    for i, path in enumerate(reversed(paths) if swap else paths):
         image, spacing = read(path)
         labels, _ = read(folder / "labels" / path.name, is_label=True)
         kind = 0 if i >= 100 or i % 10 == 0 else 1 + i % 3
@@ -69,7 +71,7 @@ def hippocampus(folder: Path) -> Iterator[Case]:
 ORGANS = ("Brainstem", "SpinalCord", "RightParotid", "LeftParotid", "Esophagus", "Larynx", "Mandible")
 
 
-def openkbp(folder: Path) -> Iterator[Case]:
+def openkbp(folder: Path, swap: bool = False) -> Iterator[Case]:
     """Natural gaps, no mask: what is not drawn is background or a missing organ. Half of the complete are the test."""
     complete = 0
     for path in sorted(folder.glob("pt_*"), key=lambda path: int(path.name[3:])):
@@ -80,7 +82,7 @@ def openkbp(folder: Path) -> Iterator[Case]:
         for value, organ in enumerate(ORGANS, 1):
             if organ not in missing:
                 labels[read(path / f"{organ}.nii.gz", 5.0, is_label=True)[0] > 0] = value
-        is_test = not missing and complete % 2 == 0
+        is_test = not missing and complete % 2 == swap
         uncertain = (BACKGROUND, *missing) if missing else ()
         yield Case(path.name, image.astype(np.float32), labels, spacing, uncertain, is_test=is_test)
 
@@ -129,3 +131,6 @@ STUDIES = {
     "fetal": Study(TISSUES, fetal, (24, 32, 24), (8, 16, 32, 48), (2,), "T2", 2.4),
     "phantom": Study(TISSUES, phantom, (24, 32, 24), (12, 24, 48, 64), (2,), "T2", 2.4),
 }
+# Other test cases, on which nothing was chosen: cases that were for training before.
+STUDIES["hippocampus_swapped"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, swap=True))
+STUDIES["openkbp_swapped"] = replace(STUDIES["openkbp"], cases=partial(openkbp, swap=True))
