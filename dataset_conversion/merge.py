@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
-from nnunet_labelset.contract.annotated_table import contract_with_list
+from nnunet_labelset.contract.annotated_table import contract_with_list, refuse_unknown
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import Meaning
 from nnunet_labelset.dataset_conversion.plan import Plan
@@ -140,8 +140,10 @@ def _contract(
     except LabelSetError as error:
         about_table = table is not None and str(error).startswith(table)
         raise LabelSetError(str(error) if about_table else f"{folder / DATASET}: {error}") from None
-    if table is not None and (missing := [name for name in labelled if name not in contract.cases]):
-        raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
+    if table is not None:
+        refuse_unknown(table, contract.cases, {case.name: case for case in cases}, f"in {folder.name}")
+        if missing := [name for name in labelled if name not in contract.cases]:
+            raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
     if partial := [name for name in contract.cases if complete and not contract.is_fully_annotated(name)]:
         raise LabelSetError(f"--fully-annotated: {folder / DATASET} says that '{partial[0]}' is not")
     return contract, cases

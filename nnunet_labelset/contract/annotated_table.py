@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,13 @@ def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
                 raise LabelSetError(f"{row.where}: column '{leaf}': expected yes or no (1 or 0), but got '{row[leaf]}'")
         annotated[row["case"]] = frozenset(index[leaf] for leaf in foreground if row[leaf].lower() in YES)
     return annotated
+
+
+def refuse_unknown(table: str | Path, listed: Iterable[str], cases: Collection[str], where: str) -> None:
+    """Fail if the table is about cases that are not there: a slip in a name would leave the case itself undeclared."""
+    if unknown := [name for name in listed if name not in cases]:
+        shown = some(f"'{name}'" for name in unknown)
+        raise LabelSetError(f"{table}: no case {shown} {where}{did_you_mean(unknown[0], cases)}")
 
 
 def _check_columns(rows: list[Row], table: str | Path) -> None:

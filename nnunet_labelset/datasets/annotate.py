@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
-from nnunet_labelset.contract.annotated_table import HINT
+from nnunet_labelset.contract.annotated_table import HINT, refuse_unknown
 from nnunet_labelset.contract.parser import default_sets
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
 from nnunet_labelset.errors import LabelSetError, did_you_mean
@@ -133,11 +133,7 @@ def declared_merged(
 
 def missing_by_table(data: Existing, annotated: Mapping[str, LabelSet], table: str | Path) -> dict[str, LabelSet]:
     """What each case of a table lacks; training cases that it leaves out, and cases that do not exist, are errors."""
-    known = set(data.names)
-    for name in annotated:
-        if name not in known:
-            hint = did_you_mean(name, data.names) if len(data.names) <= 100 else f"; cases are {some(data.names)}"
-            raise LabelSetError(f"{table}: no case '{name}' with a label map in {data.folder.name}{hint}")
+    refuse_unknown(table, annotated, dict.fromkeys(data.names), f"with a label map in {data.folder.name}")
     if absent := [name for name in data.training if name not in annotated]:
         raise LabelSetError(f"{table}: {len(absent)} training case(s) not listed: {some(absent)}: add a line for each")
     return {name: data.labels.full_set - {0} - leaves for name, leaves in annotated.items()}

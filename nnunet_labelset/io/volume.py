@@ -18,6 +18,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_bytes, reason
 from nnunet_labelset.io.nifti import bytes_promised, check_promise, read_nifti, unzip
 from nnunet_labelset.io.place import Place, nifti_place, place_of
+from nnunet_labelset.io.tiff import check_pages
 
 FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.00000006
 HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
@@ -81,6 +82,8 @@ def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
         if zipped:
             check_promise(path, expected, len(unzip(read_bytes(path), expected)), False)
         return
+    if path.suffix.lower() in (".tif", ".tiff"):
+        check_pages(path)
     family = [other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()]  # .mhd and .raw
     check_promise(path, expected, sum(map(_stored, family)), True)
 
