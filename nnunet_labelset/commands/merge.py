@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from nnunet_labelset.commands.options import add_target
+from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_datasets
@@ -32,27 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("datasets", nargs="+", metavar="DATASET", help="ids, names or folders of data sets")
     add_target(parser)
-    parser.add_argument(
-        "--annotated",
-        action="append",
-        default=[],
-        metavar="[DATASET=]FILE.csv",
-        help="what is annotated in which case of a data set without label-sets: case, annotated; repeatable",
-    )
-    parser.add_argument(
-        "--fully-annotated",
-        nargs="+",
-        default=[],
-        metavar="DATASET",
-        help="data sets without label-sets in which every label was drawn in every case",
-    )
-    parser.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        metavar="DATASET:LABEL=LEAF[+LEAF]",
-        help="rename a label of a data set, or say which leaves it may be; repeatable",
-    )
+    annotated = "what is annotated in which case of a data set without label-sets: case, annotated; repeatable"
+    add_repeatable(parser, "--annotated", "[DATASET=]FILE.csv", annotated)
+    complete = "data sets without label-sets in which every label was drawn in every case"
+    add_names(parser, "--fully-annotated", "DATASET", complete)
+    label = "rename a label of a data set, or say which leaves it may be; repeatable"
+    add_repeatable(parser, "--label", "DATASET:LABEL=LEAF[+LEAF]", label)
     parser.add_argument("--channels", nargs="+", metavar="NAME", help="names of the channels, where data sets differ")
     parser.add_argument("--prefix", action="store_true", help="put the name of the data set before every case name")
     parser.add_argument("--copy", action="store_true", help="copy the images instead of linking them")

@@ -68,13 +68,12 @@ def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
         raise LabelSetError(
             f"{table}: expected a column 'annotated', or one for every leaf with yes or no: no column {some(missing)}"
         )
-    index = {leaf: number for number, leaf in enumerate(labels.leaf_names)}
     annotated = {}
     for row in rows:
         for leaf in foreground:
             if row[leaf].lower() not in YES + NO:
                 raise LabelSetError(f"{row.where}: column '{leaf}': expected yes or no (1 or 0), but got '{row[leaf]}'")
-        annotated[row["case"]] = frozenset(index[leaf] for leaf in foreground if row[leaf].lower() in YES)
+        annotated[row["case"]] = frozenset(n for n, leaf in enumerate(foreground, 1) if row[leaf].lower() in YES)
     return annotated
 
 
