@@ -103,14 +103,14 @@ def _convert_all(
 def _contract(target: Target, jobs: Sequence[CaseJob], results: dict[str, CaseResult]) -> Contract:
     """Equal protocols of a source get one name; a source with several gets them numbered, most annotated first."""
     has_ignore = any(results[job.case].uses_ignore for job in jobs)
+    of_case = {
+        job.case: (job.source, sets if has_ignore else sets[:-1])
+        for job in jobs
+        if (sets := results[job.case].sets) is not None
+    }
     by_source: dict[str, set[tuple[LabelSet, ...]]] = {}
-    of_case: dict[str, tuple[str, tuple[LabelSet, ...]]] = {}
-    for job in jobs:
-        sets = results[job.case].sets
-        if sets is not None:
-            sets = sets if has_ignore else sets[:-1]
-            by_source.setdefault(job.source, set()).add(sets)
-            of_case[job.case] = (job.source, sets)
+    for source, sets in of_case.values():
+        by_source.setdefault(source, set()).add(sets)
     names: dict[tuple[str, tuple[LabelSet, ...]], str] = {}
     for source, protocols in by_source.items():
         ordered = sorted(protocols, key=lambda sets: (sum(map(len, sets)), [sorted(labels) for labels in sets]))

@@ -45,26 +45,21 @@ class InputDataset:
             raise LabelSetError(f"{self.folder}: {error}") from None
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What the user says of data sets that do not say it themselves."""
+def read_datasets(given: Sequence[str], annotated: Sequence[str], fully_annotated: Sequence[str]) -> list[InputDataset]:
+    """The data sets with what is annotated in them; one that nobody declared is not taken for complete.
 
-    annotated: Sequence[str] = ()  # [DATASET=]FILE
-    fully_annotated: Sequence[str] = ()
-
-
-def read_datasets(given: Sequence[str], declared: Declared) -> list[InputDataset]:
-    """The data sets with what is annotated in them; one that nobody declared is not taken for complete."""
+    `annotated` are texts [DATASET=]FILE. They and `fully_annotated` speak of data sets that do not say it themselves.
+    """
     folders = [find_dataset(name) for name in given]
     resolved = [folder.resolve() for folder in folders]
     for number, folder in enumerate(resolved):
         if folder in resolved[:number]:
             raise LabelSetError(f"{given[number]}: the data set {folder.name} is given twice")
     keys = [ways_to_write(name, folder) for name, folder in zip(given, folders, strict=True)]
-    complete = {_chosen("--fully-annotated", name, keys, given) for name in declared.fully_annotated}
+    complete = {_chosen("--fully-annotated", name, keys, given) for name in fully_annotated}
     contents = [_read_json(folder) for folder in folders]
     silent = [number for number, content in enumerate(contents) if BLOCK not in content and number not in complete]
-    tables = dict(_tables(declared.annotated, keys, given, silent))
+    tables = dict(_tables(annotated, keys, given, silent))
     if undeclared := [number for number in silent if number not in tables]:
         listed = [given[number] for number in undeclared]
         raise LabelSetError(

@@ -14,7 +14,7 @@ from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.sources.case_list import Row, read_case_list
 from nnunet_labelset.dataset_conversion.sources.manifest import Source
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role, find_cases
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.files import check_name
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
@@ -131,10 +131,8 @@ def _check_rows(
             hint = did_you_mean(row.source, known)
             made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
         elif key not in used and (row.source is None or row.source in names):
-            hint = did_you_mean(row.case, cases)
-            made.problems.append(
-                (row.case, f"{row.where}: no source has a case '{row.case}'{hint if 'did' in hint else ''}")
-            )
+            hint = near_miss(row.case, cases)
+            made.problems.append((row.case, f"{row.where}: no source has a case '{row.case}'{hint}"))
 
 
 def _find(source: Source, options: Options) -> dict[str, Found]:

@@ -116,12 +116,14 @@ def run(args: argparse.Namespace) -> None:
     if args.suggest:
         _suggest(args, data)
         return
+    groups: dict[str, list[tuple[list[str], list[str]]]] = {"--missing": [], "--merged": []}
+    for (option, names), cases in zip(declared, args.cases, strict=True):
+        groups[option].append((names, cases))
     if args.annotated:
         missing = missing_by_table(data, read_annotated(args.annotated, data.labels), args.annotated)
-    pairs = [(option, names, cases) for (option, names), cases in zip(declared, args.cases, strict=True)]
-    if not args.annotated:
-        missing = declared_missing(data, [pair[1:] for pair in pairs if pair[0] == "--missing"])
-    merged = declared_merged(data, [pair[1:] for pair in pairs if pair[0] == "--merged"], missing)
+    else:
+        missing = declared_missing(data, groups["--missing"])
+    merged = declared_merged(data, groups["--merged"], missing)
     values = read_all_values(data, args.np)
     notes = check_values(data, missing, values, merged)
     masks = find_masks(data, args.mask, missing, values) if args.mask else {}

@@ -7,7 +7,7 @@ import argparse
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
-from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_datasets
+from nnunet_labelset.dataset_conversion.merge import merge_jobs, read_datasets
 from nnunet_labelset.dataset_conversion.merge_names import (
     common_channels,
     common_leaves,
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    datasets = read_datasets(args.datasets, Declared(args.annotated, args.fully_annotated))
+    datasets = read_datasets(args.datasets, args.annotated, args.fully_annotated)
     rename_labels(datasets, args.label)
     leaves, channels = common_leaves(datasets), common_channels(datasets, args.channels)
     endings = {file_ending(dataset.dataset_json) for dataset in datasets}

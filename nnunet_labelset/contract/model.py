@@ -25,7 +25,7 @@ from nnunet_labelset.contract.parser import (
     parse_labels,
     without_ignored,
 )
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.errors import LabelSetError, near_miss
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ class Contract:
         try:
             return self.cases[case]
         except KeyError:
-            hint = did_you_mean(case, self.cases) if len(self.cases) < 1000 else ""
+            hint = near_miss(case, self.cases) if len(self.cases) < 1000 else ""
             raise LabelSetError(
-                f"case '{case}' has no protocol: add it to {BLOCK}.cases in dataset.json"
-                + (hint if "did you mean" in hint else "")
+                f"case '{case}' has no protocol: add it to {BLOCK}.cases in dataset.json{hint}"
             ) from None
 
     def sets_of(self, case: str) -> tuple[LabelSet, ...]:
