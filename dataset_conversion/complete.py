@@ -28,7 +28,7 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values
 from nnunet_labelset.nnunet.models import reader_of
 from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
 
@@ -161,7 +161,7 @@ def write_completed(
     dataset_json, contract = read_dataset(source)
     items = find_completions(source, dataset_json, contract, model, splits)
     ending = file_ending(dataset_json)
-    new = Target(target, contract.leaf_names, channel_names(dataset_json), ending)
+    new = Target(target)
     with staged(new, ()) as staging:
         work = partial(complete_case, reader=reader_of(model), folder=staging, ending=ending, threshold=threshold)
         results = dict(map_parallel(work, items, processes, "Completing"))

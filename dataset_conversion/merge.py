@@ -154,24 +154,25 @@ def _unique_name(number: int, folders: Sequence[Path]) -> str:
 
 
 def merge_jobs(
-    datasets: Sequence[InputDataset], leaves: tuple[str, ...], channels: int, ending: str, link: bool, prefix: bool
+    datasets: Sequence[InputDataset], labels: Contract, channels: tuple[str, ...], ending: str, link: bool, prefix: bool
 ) -> Plan:
     """One job for every case of every data set; problems are collected, not raised."""
-    made = Plan()
+    made = Plan(labels, channels)
+    leaves = labels.leaf_names
     number_of = {leaf: number for number, leaf in enumerate(leaves)}
     for dataset in datasets:
         known = [frozenset(number_of[name] for name in dataset.names[leaf]) for leaf in dataset.contract.leaf_names]
         hidden = frozenset(range(len(leaves))).difference(*known)  # may be in the background of this data set
         meaning = {
-            labels: frozenset().union(*(known[leaf] for leaf in labels), hidden if 0 in labels else ())
-            for labels in set().union(*dataset.contract.protocols.values())  # protocols share most of them
+            own: frozenset().union(*(known[leaf] for leaf in own), hidden if 0 in own else ())
+            for own in set().union(*dataset.contract.protocols.values())  # protocols share most of them
         }
         for case in dataset.cases:
             name = f"{dataset.name}_{case.name}" if prefix else case.name
             try:
                 made.add_name(name, str(dataset.folder), "use --prefix")
-                if len(case.images) != channels:
-                    raise LabelSetError(f"case '{case.name}' has {len(case.images)} images, expected {channels}")
+                if len(case.images) != len(channels):
+                    raise LabelSetError(f"case '{case.name}' has {len(case.images)} images, expected {len(channels)}")
                 made.jobs.append(_job(name, dataset, case, meaning, leaves, link, ending))
             except LabelSetError as error:
                 where = "" if str(error).startswith(str(dataset.folder)) else f"{dataset.folder}: "

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.sources.case_list import Row, read_case_list
-from nnunet_labelset.dataset_conversion.sources.manifest import Source
+from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role, find_cases
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.files import check_name
@@ -27,8 +27,7 @@ RENAME = ": a case list can rename it (--annotated FILE.csv, column 'name')"
 class Options:
     """What the user chose for the whole run; names are those of sources or cases, or patterns."""
 
-    leaves: tuple[str, ...]
-    channels: tuple[str, ...]
+    manifest: Manifest
     infer_annotated: bool = False
     fully_annotated: tuple[str, ...] = ()
     withhold: LabelSet = frozenset()
@@ -52,6 +51,8 @@ class Found:
 class Plan:
     """Jobs, and problems by case; a problem without job is a case that cannot be converted at all."""
 
+    labels: Contract  # leaves and regions of the data set
+    channels: tuple[str, ...]
     jobs: list[CaseJob] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)  # where each case was found, by its name in small letters
@@ -77,7 +78,8 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
             "--infer-annotated: no source has leaves that vary from case to case: name them in the manifest "
             "(varies = [...]), or take the source 'case_folders_partial'"
         )
-    made = Plan()
+    leaf_names = options.manifest.leaves
+    made = Plan(options.manifest.labels, options.manifest.channels)
     used: set[tuple[str | None, str]] = set()
     for source in sources:
         prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
@@ -102,7 +104,7 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
             except LabelSetError as error:
                 made.problems.append((case, str(error)))
         if undeclared:
-            leaves = some((options.leaves[leaf] for leaf in sorted(source.varies)), 3)
+            leaves = some((leaf_names[leaf] for leaf in sorted(source.varies)), 3)
             text = (
                 f"{where}: nothing says whether {leaves} is annotated in {some(undeclared)}: "
                 f"list the cases with --annotated FILE.csv, or read it off their values with --infer-annotated"
@@ -138,7 +140,7 @@ def _check_rows(
 def _find(source: Source, options: Options) -> dict[str, Found]:
     """The chosen file of every role by case."""
     if source.cases is not None:
-        rows = read_case_list(source.cases, options.leaves, options.channels, source.folder)
+        rows = read_case_list(source.cases, options.manifest.leaves, options.manifest.channels, source.folder)
         return {row.case: Found(row.files, row) for row in rows.values()}
     assert source.folder is not None
     roles = {Role(Kind.IMAGE, channel): patterns for channel, patterns in source.images.items()}
@@ -162,10 +164,10 @@ def _find(source: Source, options: Options) -> dict[str, Found]:
 
 
 def _job(case: str, source: Source, found: Found, row: Row | None, where: str, options: Options) -> CaseJob:
-    part = (row.part if row else None) or source.part
+    leaves, part = options.manifest.leaves, (row.part if row else None) or source.part
     where = f"{where}: case '{case}'"
     images = []
-    for channel in options.channels:
+    for channel in options.manifest.channels:
         image = found.files.get(Role(Kind.IMAGE, channel))
         if image is None:
             looked_for = some(source.images.get(channel, ("the column image",)))
@@ -182,7 +184,7 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
     labels = _label_files(source, found, annotated, varies, part, where)
     values = enumerate(source.labels.values(), start=1) if source.per_structure else source.labels.items()
     protocol = SourceProtocol(
-        num_leaves=len(options.leaves),
+        num_leaves=len(leaves),
         values={int(value): sets for value, sets in values},
         annotated=annotated,
         varies=frozenset() if source.per_structure else varies,
@@ -191,7 +193,7 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
         withheld=options.withhold if _matches(options.withhold_in, case, source.name) else frozenset(),
         mask=Mask.FILE if MASK in found.files else source.mask_kind,
     )
-    notes = tuple(Note("only some structures drawn, not annotated", options.leaves[leaf]) for leaf in sorted(partly))
+    notes = tuple(Note("only some structures drawn, not annotated", leaves[leaf]) for leaf in sorted(partly))
     return CaseJob(
         case=case,
         source=source.name,
@@ -200,7 +202,7 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
         labels=labels,
         mask=found.files.get(MASK),
         protocol=protocol,
-        leaves=options.leaves,
+        leaves=leaves,
         per_structure=source.per_structure,
         overlap=source.overlap,
         first_volume=source.first_volume,

@@ -9,9 +9,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import IGNORE, LabelSet
+from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.meaning import Mask
-from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
     get_choice,
@@ -69,10 +68,13 @@ class Source:
 class Manifest:
     """Leaves, channels and sources; `sources` without a folder wait for `--source NAME=FOLDER`."""
 
-    leaves: tuple[str, ...]
+    labels: Contract  # leaves and regions
     channels: tuple[str, ...]
     sources: Mapping[str, Source]
-    regions: Regions | None = None
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return self.labels.leaf_names
 
 
 def presets() -> dict[str, Manifest]:
@@ -99,7 +101,7 @@ def load_manifest(path: Path) -> Manifest:
         check_name(name, f"{where}: source")
         entry = _with_inherited(name, [own, shipped], where)
         sources[name] = _read_source(name, entry, leaves, channels, path)
-    return Manifest(leaves, channels, sources, _read_regions(content, leaves, where))
+    return Manifest(_read_label_space(content, leaves, where), channels, sources)
 
 
 def _with_inherited(
@@ -197,10 +199,10 @@ def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
     return frozenset(leaves.index(name) for name in names)
 
 
-def _read_regions(content: Mapping[str, Any], leaves: tuple[str, ...], where: str) -> Regions | None:
-    """`[regions]` and `regions_class_order`, both in names of leaves."""
+def _read_label_space(content: Mapping[str, Any], leaves: tuple[str, ...], where: str) -> Contract:
+    """The leaves with `[regions]` and `regions_class_order`, both in names of leaves."""
     if "regions" not in content and "regions_class_order" not in content:
-        return None
+        return Contract.of_leaves(leaves, where, None)
     table = get_table(content, "regions", where)
     members = {name: leaf_set(names, leaves, f"{where}: regions.{name}") for name, names in table.items()}
     if "regions_class_order" not in content:
@@ -209,7 +211,7 @@ def _read_regions(content: Mapping[str, Any], leaves: tuple[str, ...], where: st
         )
     order = get_texts(content, "regions_class_order", where)
     leaf_set(order, leaves, f"{where}: regions_class_order")
-    return Regions(members, tuple(map(leaves.index, order))).checked(leaves, where)
+    return Contract.of_leaves(leaves, where, members, tuple(map(leaves.index, order)))
 
 
 def _values(key: str, where: str) -> Iterator[str]:

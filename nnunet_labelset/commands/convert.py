@@ -86,8 +86,7 @@ def run(args: argparse.Namespace) -> None:
     if args.mask_images is not None and not 0 <= args.mask_images < math.inf:
         raise LabelSetError(f"--mask-images {args.mask_images}: expected 0 mm or more")
     options = Options(
-        leaves=manifest.leaves,
-        channels=manifest.channels,
+        manifest,
         infer_annotated=args.infer_annotated,
         fully_annotated=tuple(args.fully_annotated),
         withhold=withheld,
@@ -97,13 +96,5 @@ def run(args: argparse.Namespace) -> None:
         prefix=args.prefix,
     )
     made = plan(sources, rows, options, {*manifest.sources, *presets()})
-    target = Target(
-        folder,
-        manifest.leaves,
-        manifest.channels,
-        overwrite=args.overwrite,
-        skip_bad_cases=args.skip_bad_cases,
-        regions=manifest.regions,
-    )
-    written = write_dataset(target, made.jobs, made.problems, args.np)
+    written = write_dataset(Target(folder, args.overwrite), made, args.np, args.skip_bad_cases)
     print(closing_words(written, folder))

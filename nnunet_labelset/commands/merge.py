@@ -8,13 +8,7 @@ from nnunet_labelset.commands.options import add_names, add_repeatable, add_targ
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.merge import merge_jobs, read_datasets
-from nnunet_labelset.dataset_conversion.merge_names import (
-    common_channels,
-    common_leaves,
-    common_regions,
-    remarks,
-    rename_labels,
-)
+from nnunet_labelset.dataset_conversion.merge_names import common_channels, common_labels, remarks, rename_labels
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
@@ -46,12 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     datasets = read_datasets(args.datasets, args.annotated, args.fully_annotated)
     rename_labels(datasets, args.label)
-    leaves, channels = common_leaves(datasets), common_channels(datasets, args.channels)
+    labels, channels = common_labels(datasets), common_channels(datasets, args.channels)
     endings = {file_ending(dataset.dataset_json) for dataset in datasets}
     ending = endings.pop() if len(endings) == 1 else ".nii.gz"
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
-    made = merge_jobs(datasets, leaves, len(channels), ending, link=not args.copy, prefix=args.prefix)
-    regions = common_regions(datasets, leaves)
-    target = Target(folder, leaves, channels, ending, args.overwrite, args.skip_bad_cases, regions)
-    written = write_dataset(target, made.jobs, made.problems, args.np)
-    print(closing_words(written, folder, remarks(datasets, leaves, linked=not args.copy)))
+    made = merge_jobs(datasets, labels, channels, ending, link=not args.copy, prefix=args.prefix)
+    written = write_dataset(Target(folder, args.overwrite), made, args.np, args.skip_bad_cases)
+    print(closing_words(written, folder, remarks(datasets, labels.leaf_names, linked=not args.copy)))

@@ -139,6 +139,16 @@ class Contract:
         """The leaves, without protocols and cases: for data sets that have no block yet, or take it from elsewhere."""
         return cls._of(parse_labels(dataset_json, leaves))
 
+    @classmethod
+    def of_leaves(
+        cls, leaves: tuple[str, ...], where: str, regions: Mapping[str, LabelSet] | None, order: tuple[int, ...] = ()
+    ) -> Contract:
+        """Leaves and regions for a data set that is to be written, by the rules for one that is read."""
+        try:
+            return cls.of_labels(cls(leaves, {}, {}, False, {}, regions, order).to_dataset_json())
+        except LabelSetError as error:
+            raise LabelSetError(f"{where}: {error}") from None
+
     def fully_annotated(self, cases: Iterable[str]) -> Contract:
         """The same leaves, all of them annotated in every one of the cases."""
         sets = default_sets(self.num_leaves, self.has_ignore)
