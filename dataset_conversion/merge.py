@@ -126,16 +126,14 @@ def _contract(
     try:
         cases = raw_cases(folder, dataset_json)
         labelled = [case.name for case in cases if case.label is not None]
-        if table is not None:
-            contract = contract_with_list(dataset_json, table)
-        elif BLOCK in dataset_json:
+        if BLOCK in dataset_json:
             contract = Contract.from_dataset_json(dataset_json)
         else:
             contract = Contract.of_labels(dataset_json).fully_annotated(labelled)
     except LabelSetError as error:
-        about_table = table is not None and str(error).startswith(table)
-        raise LabelSetError(str(error) if about_table else f"{folder / DATASET}: {error}") from None
+        raise LabelSetError(f"{folder / DATASET}: {error}") from None
     if table is not None:
+        contract = contract_with_list(dataset_json, table)
         refuse_unknown(table, contract.cases, {case.name: case for case in cases}, f"in {folder.name}")
         if missing := [name for name in labelled if name not in contract.cases]:
             raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")

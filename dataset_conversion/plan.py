@@ -19,7 +19,7 @@ from nnunet_labelset.io.files import check_name
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
 
-Rows = Mapping[tuple[str | None, str], Row]
+Rows = Mapping[tuple[str, str], Row]  # by source, which may be empty, and case
 RENAME = ": a case list can rename it (--annotated FILE.csv, column 'name')"
 
 
@@ -80,20 +80,19 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
         )
     leaf_names = options.manifest.leaves
     made = Plan(options.manifest.labels, options.manifest.channels)
-    used: set[tuple[str | None, str]] = set()
+    unused = dict(rows)
     for source in sources:
         prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
         where = f"{source.name} ({source.folder or source.cases})"
         undeclared: list[str] = []
         for found_case, found in _find(source, options).items():
             case = prefix + found_case
-            keys = [(name, key) for name in (source.name, None) for key in (case, found_case)]
-            key = next((key for key in keys if key in rows), None)
-            row = rows[key] if key else found.row
-            if key:
-                used.add(key)
-            if row is not None and row.name is not None:
-                case = row.name
+            keys = [(name, key) for name in (source.name, "") for key in (case, found_case)]
+            row = next((rows[key] for key in keys if key in rows), None)
+            if row:
+                unused.pop((row.source, row.case), None)
+            row = row or found.row
+            case = row.name if row and row.name else case
             made.problems += [(case, text) for text in found.problems]
             try:
                 made.add_name(case, where, f"give one source a prefix (--prefix){RENAME}")
@@ -110,7 +109,7 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
                 f"list the cases with --annotated FILE.csv, or read it off their values with --infer-annotated"
             )
             made.problems += [(case, text) for case in undeclared]
-    _check_rows(made, rows, used, {source.name for source in sources}, other_sources)
+    _check_unused(made, unused.values(), {source.name for source in sources}, other_sources)
     for option, patterns in (
         ("--withhold-in", options.withhold_in if options.withhold else ()),
         ("--fully-annotated", options.fully_annotated),
@@ -122,17 +121,15 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
     return made
 
 
-def _check_rows(
-    made: Plan, rows: Rows, used: set[tuple[str | None, str]], names: set[str], other_sources: Iterable[str]
-) -> None:
-    """Every line of a case list is about a source and a case that exist."""
+def _check_unused(made: Plan, rows: Iterable[Row], names: set[str], other_sources: Iterable[str]) -> None:
+    """Every line of a case list is about a source and a case that exist; sources that exist may wait."""
     known = sorted(names.union(other_sources))
     cases = [job.case for job in made.jobs] if len(made.jobs) < 1000 else []  # looking for near misses takes its time
-    for key, row in rows.items():
-        if row.source is not None and row.source not in known:
+    for row in rows:
+        if row.source and row.source not in known:
             hint = did_you_mean(row.source, known)
             made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
-        elif key not in used and (row.source is None or row.source in names):
+        elif not row.source or row.source in names:
             hint = near_miss(row.case, cases)
             made.problems.append((row.case, f"{row.where}: no source has a case '{row.case}'{hint}"))
 
@@ -143,13 +140,9 @@ def _find(source: Source, options: Options) -> dict[str, Found]:
         rows = read_case_list(source.cases, options.manifest.leaves, options.manifest.channels, source.folder)
         return {row.case: Found(row.files, row) for row in rows.values()}
     assert source.folder is not None
-    roles = {Role(Kind.IMAGE, channel): patterns for channel, patterns in source.images.items()}
-    roles[LABEL] = source.label
-    if source.mask:
-        roles[MASK] = source.mask
-    cases = find_cases(source.folder, roles, source.case, source.exclude)
+    cases = find_cases(source.folder, source.patterns, source.case, source.exclude)
     if not cases:
-        examples = some(next(iter(patterns)) for patterns in roles.values())
+        examples = some(next(iter(patterns)) for patterns in source.patterns.values())
         raise LabelSetError(f"{source.folder}: no case of source '{source.name}' found: expected files like {examples}")
     chosen = {}
     for case, found in cases.items():
@@ -168,11 +161,11 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
     where = f"{where}: case '{case}'"
     images = []
     for channel in options.manifest.channels:
-        image = found.files.get(Role(Kind.IMAGE, channel))
-        if image is None:
-            looked_for = some(source.images.get(channel, ("the column image",)))
+        role = Role(Kind.IMAGE, channel)
+        if role not in found.files:
+            looked_for = some(source.patterns.get(role, ("the column image",)))
             raise LabelSetError(f"{where}: no image ({channel}): looked for {looked_for}")
-        images.append(image)
+        images.append(found.files[role])
     annotated, varies, partly = source.annotated, source.varies, frozenset[int]()
     if row is not None and row.annotated is not None:
         annotated, varies = row.annotated, frozenset()
@@ -225,7 +218,9 @@ def _label_files(
     """The label file of a case, or its files by structure, None where a structure was not drawn."""
     if not source.per_structure:
         if LABEL not in found.files and part == TRAINING:
-            raise LabelSetError(f"{where}: no label file: looked for {some(source.label or ('the column label',))}")
+            raise LabelSetError(
+                f"{where}: no label file: looked for {some(source.patterns.get(LABEL, ('the column label',)))}"
+            )
         return (found.files[LABEL],) if LABEL in found.files else ()
     files = tuple(found.files.get(Role(Kind.LABEL, structure)) for structure in source.labels)
     if part != TRAINING and not any(files):

@@ -33,7 +33,7 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
         protocols = {names[case]: _sets(labels, leaves) for case, leaves in annotated.items()}
         return replace(labels, protocols=protocols, cases=names)
     _check_columns(rows, table)
-    contract = Contract.from_dataset_json(dataset_json)
+    contract = Contract.from_dataset_json(dataset_json, Path(table))
     cases = {row["case"]: row["protocol"] for row in rows}
     for case, protocol in cases.items():
         if protocol not in contract.protocols:

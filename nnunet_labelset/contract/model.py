@@ -127,7 +127,7 @@ class Contract:
     def from_dataset_json(cls, dataset_json: Mapping[str, Any], folder: Path | None = None) -> Contract:
         """Read and check `labels` and `label_sets` of a `dataset.json`; the first problem is an error.
 
-        The error names the folder of the data set, where it is given.
+        The error names the folder of the data set, or the file that asks for the contract, where it is given.
         """
         try:
             return cls._of(parse_contract(dataset_json))

@@ -51,7 +51,7 @@ class Existing:
         return tuple(case.name for case in self.cases if case.part == TRAINING)
 
 
-def open_dataset(folder: Path, leaves: Sequence[str] | None = None) -> Existing:
+def open_dataset(folder: Path, leaves: Sequence[str] = ()) -> Existing:
     """`leaves` names the values 1, 2, ... of a data set whose `labels` are regions."""
     dataset_json = read_json(folder / DATASET)
     if any(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
