@@ -53,6 +53,6 @@ def _coverage(written: Written) -> str:
         cases = [case for case in written.contract.cases if written.jobs[case].part == part]
         rows += coverage_table(written.contract, cases, groups, part) if cases else []
     sets = describe_label_sets(written.contract).splitlines()
-    more = [f"  ... ({len(sets) - MOST_LINES} more: nnunet_labelset coverage)"] if len(sets) > 2 * MOST_LINES else []
-    sets = sets[:MOST_LINES] + more if more else sets
+    if len(sets) > 2 * MOST_LINES:
+        sets[MOST_LINES:] = [f"  ... ({len(sets) - MOST_LINES} more: nnunet_labelset coverage)"]
     return "in how many cases each leaf is annotated:\n" + format_table(rows) + "\n".join(sets)

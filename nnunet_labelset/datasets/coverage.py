@@ -116,10 +116,10 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
                 lines.append(f"  {protocol}: a voxel with value {value} may be {leaves}\n")
     if not lines:
         return ""
-    left = len(lines) - most if most is not None and len(lines) > most else 0
-    more = [f"  ... {left} more: -o FILE writes all of them\n"] if left else []
     heading = "Not drawn one by one, and counted above only where the protocol vouches for a leaf:\n"
-    return heading + "".join(lines[: len(lines) - left] + more)
+    if most is not None and len(lines) > most:
+        lines[most:] = [f"  ... {len(lines) - most} more: -o FILE writes all of them\n"]
+    return heading + "".join(lines)
 
 
 def dataset_coverage(
