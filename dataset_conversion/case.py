@@ -28,32 +28,28 @@ def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
 
     Whatever is wrong with a file is a problem of its case. What cannot be written ends the run.
     """
-    conversion = _Conversion(job, folder)
+    conversion = _Conversion(job)
     try:
         volumes = conversion.read()
     except Exception as error:  # a file in which nobody expected this must not end the run of all the others
         reason = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
-        conversion.result.problems.append(f"{conversion.reader.current or job.inputs[0]}: not converted: {reason}")
+        conversion.result.problems.append(f"{conversion.current or job.inputs[0]}: not converted: {reason}")
         return conversion.result
     if volumes and folder is not None:
-        conversion.write(*volumes)
+        conversion.write(folder, *volumes)
     return conversion.result
 
 
-class _Conversion:
-    def __init__(self, job: CaseJob, folder: Path | None) -> None:
-        self.job, self.folder, self.result = job, folder, CaseResult(notes=list(job.notes))
-        self.reader = CaseReader(job, self.result)
-
+class _Conversion(CaseReader):
     def read(self) -> tuple[list[Volume], Volume | None] | None:
         """The images and the label map as they will be written, or None after noting the problems."""
         job, result = self.job, self.result
-        images = [self.reader.read(path, image=True) for path in job.images]
+        images = [self.read_volume(path, image=True) for path in job.images]
         reference = next((image for image in images if image is not None), None)
         for path, image in zip(job.images[1:], images[1:], strict=True):
-            self.reader.check_geometry(image, path, reference, job.images[0])
-        labels = self.reader.read_labels(reference) if job.labels else None
-        mask = self.reader.read_mask(reference) if job.mask else None
+            self.check_geometry(image, path, reference)
+        labels = self.read_labels(reference) if job.labels else None
+        mask = self.read_mask(reference) if job.mask else None
         values = self.remap(labels, mask) if labels is not None else None
         good = [image for image in images if image is not None]
         if result.problems or reference is None:
@@ -144,17 +140,16 @@ class _Conversion:
         array = np.where(kept, image.array, image.array.dtype.type(0))
         if np.array_equal(array, image.array):
             return image
-        self.reader.changed.add(path)
+        self.changed.add(path)
         return Volume(array, image.place)
 
-    def write(self, images: list[Volume], labels: Volume | None) -> None:
+    def write(self, folder: Path, images: list[Volume], labels: Volume | None) -> None:
         """Each file is read back before it gets its name; what cannot be written ends the run."""
-        assert self.folder is not None
         if labels is not None:
-            write_voxels(self.folder / self.job.label_file, labels.array, labels.place, flush=False)
+            write_voxels(folder / self.job.label_file, labels.array, labels.place, flush=False)
         for path, image, name in zip(self.job.images, images, self.job.image_files, strict=True):
-            target = self.folder / name
-            if path in self.reader.changed or not path.name.endswith(self.job.ending):
+            target = folder / name
+            if path in self.changed or not path.name.endswith(self.job.ending):
                 write_voxels(target, image.array, image.place, flush=False)
             elif self.job.link:
                 link_file(target, path.resolve())

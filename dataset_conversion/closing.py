@@ -19,7 +19,7 @@ BACKGROUND = "background"
 
 
 def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
-    parts = list(written.parts.values())
+    parts = [job.part for job in written.jobs.values()]
     lines = [f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"]
     if written.resumed:
         lines.append(f"{written.resumed} of them were already there from a run that had been stopped")
@@ -30,10 +30,10 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     lines += note_lines(written.notes)
     if written.notes:
         lines.append(f"note: all notes, case by case: {folder / NOTES}")
-    unlabelled = [case for case in written.parts if case not in written.contract.cases]
+    unlabelled = [case for case in written.jobs if case not in written.contract.cases]
     if unlabelled:
         lines.append(f"note: test cases without label map: {some(unlabelled)}")
-    training = [case for case in written.contract.cases if written.parts[case] == TRAINING]
+    training = [case for case in written.contract.cases if written.jobs[case].part == TRAINING]
     never = [leaf for leaf, count in written.contract.coverage(training).items() if not count and leaf != BACKGROUND]
     if never:
         lines.append(f"note: annotated in no training case: {', '.join(never)}")
@@ -46,13 +46,13 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
 
 def _coverage(written: Written) -> str:
     """The paper's Table 1 by part and source, and what the label-sets are; the verb `coverage` shows all of it."""
-    few = len(set(written.groups.values())) <= MOST_LINES
-    groups = written.groups if few else dict.fromkeys(written.groups, "all sources")
+    few = len({job.source for job in written.jobs.values()}) <= MOST_LINES
+    groups = {case: job.source if few else "all sources" for case, job in written.jobs.items()}
     rows = []
     for part in (TRAINING, TEST):
-        cases = [case for case in written.contract.cases if written.parts[case] == part]
+        cases = [case for case in written.contract.cases if written.jobs[case].part == part]
         rows += coverage_table(written.contract, cases, groups, part) if cases else []
     sets = describe_label_sets(written.contract).splitlines()
-    more = [f"  ... ({len(sets) - MOST_LINES} more: nnunet_labelset coverage)"] if len(sets) > 2 * MOST_LINES else []
-    sets = sets[:MOST_LINES] + more if more else sets
+    if len(sets) > 2 * MOST_LINES:
+        sets[MOST_LINES:] = [f"  ... ({len(sets) - MOST_LINES} more: nnunet_labelset coverage)"]
     return "in how many cases each leaf is annotated:\n" + format_table(rows) + "\n".join(sets)

@@ -17,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from nnunet_labelset.contract import BLOCK, Contract, LabelSet
+from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.contract.completed import COMPLETED, originals
 from nnunet_labelset.dataset_conversion.storage import allocate
 from nnunet_labelset.dataset_conversion.target import COMPLETED_LABELS, COMPLETED_VOXELS, Target, publish, staged
@@ -25,8 +25,10 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
+from nnunet_labelset.io.volume import count_values
+from nnunet_labelset.nnunet.models import reader_of
 from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
 
@@ -63,31 +65,27 @@ def complete_values(
     """
     num_leaves = len(probabilities)
     leaf = np.full(values.shape, -1, np.int64)  # -1: as before
-    present = [int(value) for value in np.unique(values)]
     open_voxels = 0
-    for value in present:
+    for value, count in count_values(values).items():
         members = sorted(sets[value])
         where = values == value
         if len(members) == 1:
             leaf[where] = members[0]
             continue
-        open_voxels += int(where.sum())
+        open_voxels += count
         inside = probabilities[members][:, where].astype(np.float64)  # (members, n)
         best = inside.argmax(0)
         total = inside.sum(0)
         sure = (total > 0) & (np.take_along_axis(inside, best[None], 0)[0] >= threshold * total)
         leaf[where] = np.where(sure, np.array(members)[best], -1)
-    left = {value: int(((values == value) & (leaf < 0)).sum()) for value in present}
-    wanted = {frozenset([int(c)]) for c in np.unique(leaf) if c >= 0}
-    wanted |= {sets[value] for value, count in left.items() if count}
+    left = count_values(values[leaf < 0])
+    wanted = {frozenset([known]) for known in count_values(leaf) if known >= 0} | {sets[value] for value in left}
     storage = allocate(wanted, num_leaves, sets[num_leaves] if len(sets) > num_leaves else None)
-    result = np.where(leaf >= 0, leaf, 0)
-    for value, count in left.items():
-        if count:
-            result[(values == value) & (leaf < 0)] = storage.value_of(sets[value])
+    for value in left:
+        leaf[(leaf < 0) & (values == value)] = storage.value_of(sets[value])
     enlarged = sum(count for value, count in left.items() if sets[value] in storage.merged)
-    still_open = sum(left.values())
-    return result, Completed(storage.sets(), open_voxels, open_voxels - still_open, enlarged, storage.uses_ignore)
+    completed = open_voxels - sum(left.values())
+    return leaf, Completed(storage.sets(), open_voxels, completed, enlarged, storage.uses_ignore)
 
 
 def find_completions(
@@ -154,31 +152,24 @@ def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str,
             raise LabelSetError(f"{path}: not written as it should be: is the disk full?")
 
 
-@dataclass(frozen=True)
-class Model:
-    """Where the probabilities come from, as it is written into the new data set."""
-
-    folder: Path
-    reader: Any  # nnU-Net's, for this data set
-    splits: Sequence[Mapping[str, Any]]
-
-
-def write_completed(source: Path, target: Path, model: Model, threshold: float, processes: int) -> list[str]:
-    """Write the data set `target`, which lists the files of `source` in place, and its splits; returns notes."""
+def write_completed(
+    source: Path, target: Path, model: Path, splits: Sequence[Mapping[str, Any]], threshold: float, processes: int
+) -> list[str]:
+    """Write the data set `target`, which lists the files of `source` in place; returns notes."""
     if target.exists():
         raise LabelSetError(f"{target} exists: choose another id or name")
     dataset_json, contract = read_dataset(source)
-    items = find_completions(source, dataset_json, contract, model.folder, model.splits)
+    items = find_completions(source, dataset_json, contract, model, splits)
     ending = file_ending(dataset_json)
-    new = Target(target, contract.leaf_names, channel_names(dataset_json), ending)
+    new = Target(target)
     with staged(new, ()) as staging:
-        work = partial(complete_case, reader=model.reader, folder=staging, ending=ending, threshold=threshold)
+        work = partial(complete_case, reader=reader_of(model), folder=staging, ending=ending, threshold=threshold)
         results = dict(map_parallel(work, items, processes, "Completing"))
         kept = [item for item in items if results[item].completed]
         if not kept:
             raise LabelSetError(f"the model is nowhere sure enough (threshold {threshold}): nothing was completed")
         content = _dataset_json(dataset_json, contract, source, target, {item: results[item] for item in kept})
-        content[COMPLETED] |= {"from": source.name, "model": model.folder.name, "threshold": threshold}
+        content[COMPLETED] |= {"from": source.name, "model": model.name, "threshold": threshold}
         folders = (COMPLETED_LABELS, COMPLETED_VOXELS)
         publish(new, [f"{name}/{item.case.name}{SUFFIX}{ending}" for item in kept for name in folders], content)
     notes = []
@@ -238,11 +229,10 @@ def _dataset_json(
     after = Contract(contract.leaf_names, protocols, cases, has_ignore)
     return {
         **{key: value for key, value in before.items() if key not in ("dataset", "training", COMPLETED)},
-        "labels": {name: value for value, name in enumerate(after.value_names)},
+        **after.to_dataset_json(),
         "numTraining": len(files),
         "name": target.name,
         "dataset": files,
-        BLOCK: after.to_block(),
         COMPLETED: {"cases": provenance, "voxels": f"{COMPLETED_VOXELS}/CASE: 1 where a model decided"},
     }
 

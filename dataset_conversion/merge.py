@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
-from nnunet_labelset.contract.annotated_table import contract_with_list
+from nnunet_labelset.contract.annotated_table import contract_with_list, refuse_unknown
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import Meaning
 from nnunet_labelset.dataset_conversion.plan import Plan
@@ -45,26 +45,21 @@ class InputDataset:
             raise LabelSetError(f"{self.folder}: {error}") from None
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What the user says of data sets that do not say it themselves."""
+def read_datasets(given: Sequence[str], annotated: Sequence[str], fully_annotated: Sequence[str]) -> list[InputDataset]:
+    """The data sets with what is annotated in them; one that nobody declared is not taken for complete.
 
-    annotated: Sequence[str] = ()  # [DATASET=]FILE
-    fully_annotated: Sequence[str] = ()
-
-
-def read_datasets(given: Sequence[str], declared: Declared) -> list[InputDataset]:
-    """The data sets with what is annotated in them; one that nobody declared is not taken for complete."""
+    `annotated` are texts [DATASET=]FILE. They and `fully_annotated` speak of data sets that do not say it themselves.
+    """
     folders = [find_dataset(name) for name in given]
     resolved = [folder.resolve() for folder in folders]
     for number, folder in enumerate(resolved):
         if folder in resolved[:number]:
             raise LabelSetError(f"{given[number]}: the data set {folder.name} is given twice")
     keys = [ways_to_write(name, folder) for name, folder in zip(given, folders, strict=True)]
-    complete = {_chosen("--fully-annotated", name, keys, given) for name in declared.fully_annotated}
+    complete = {_chosen("--fully-annotated", name, keys, given) for name in fully_annotated}
     contents = [_read_json(folder) for folder in folders]
     silent = [number for number, content in enumerate(contents) if BLOCK not in content and number not in complete]
-    tables = dict(_tables(declared.annotated, keys, given, silent))
+    tables = dict(_tables(annotated, keys, given, silent))
     if undeclared := [number for number in silent if number not in tables]:
         listed = [given[number] for number in undeclared]
         raise LabelSetError(
@@ -131,17 +126,17 @@ def _contract(
     try:
         cases = raw_cases(folder, dataset_json)
         labelled = [case.name for case in cases if case.label is not None]
-        if table is not None:
-            contract = contract_with_list(dataset_json, table)
-        elif BLOCK in dataset_json:
+        if BLOCK in dataset_json:
             contract = Contract.from_dataset_json(dataset_json)
         else:
             contract = Contract.of_labels(dataset_json).fully_annotated(labelled)
     except LabelSetError as error:
-        about_table = table is not None and str(error).startswith(table)
-        raise LabelSetError(str(error) if about_table else f"{folder / DATASET}: {error}") from None
-    if table is not None and (missing := [name for name in labelled if name not in contract.cases]):
-        raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
+        raise LabelSetError(f"{folder / DATASET}: {error}") from None
+    if table is not None:
+        contract = contract_with_list(dataset_json, table)
+        refuse_unknown(table, contract.cases, {case.name: case for case in cases}, f"in {folder.name}")
+        if missing := [name for name in labelled if name not in contract.cases]:
+            raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
     if partial := [name for name in contract.cases if complete and not contract.is_fully_annotated(name)]:
         raise LabelSetError(f"--fully-annotated: {folder / DATASET} says that '{partial[0]}' is not")
     return contract, cases
@@ -157,24 +152,25 @@ def _unique_name(number: int, folders: Sequence[Path]) -> str:
 
 
 def merge_jobs(
-    datasets: Sequence[InputDataset], leaves: tuple[str, ...], channels: int, ending: str, link: bool, prefix: bool
+    datasets: Sequence[InputDataset], labels: Contract, channels: tuple[str, ...], ending: str, link: bool, prefix: bool
 ) -> Plan:
     """One job for every case of every data set; problems are collected, not raised."""
-    made = Plan()
+    made = Plan(labels, channels)
+    leaves = labels.leaf_names
     number_of = {leaf: number for number, leaf in enumerate(leaves)}
     for dataset in datasets:
         known = [frozenset(number_of[name] for name in dataset.names[leaf]) for leaf in dataset.contract.leaf_names]
         hidden = frozenset(range(len(leaves))).difference(*known)  # may be in the background of this data set
         meaning = {
-            labels: frozenset().union(*(known[leaf] for leaf in labels), hidden if 0 in labels else ())
-            for labels in set().union(*dataset.contract.protocols.values())  # protocols share most of them
+            own: frozenset().union(*(known[leaf] for leaf in own), hidden if 0 in own else ())
+            for own in set().union(*dataset.contract.protocols.values())  # protocols share most of them
         }
         for case in dataset.cases:
             name = f"{dataset.name}_{case.name}" if prefix else case.name
             try:
                 made.add_name(name, str(dataset.folder), "use --prefix")
-                if len(case.images) != channels:
-                    raise LabelSetError(f"case '{case.name}' has {len(case.images)} images, expected {channels}")
+                if len(case.images) != len(channels):
+                    raise LabelSetError(f"case '{case.name}' has {len(case.images)} images, expected {len(channels)}")
                 made.jobs.append(_job(name, dataset, case, meaning, leaves, link, ending))
             except LabelSetError as error:
                 where = "" if str(error).startswith(str(dataset.folder)) else f"{dataset.folder}: "

@@ -7,9 +7,8 @@ import re
 from collections.abc import Sequence
 from itertools import combinations
 
-from nnunet_labelset.contract import IGNORE, LabelSet
+from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.merge import InputDataset, ways_to_write
-from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import some
 
@@ -41,7 +40,7 @@ def rename_labels(datasets: Sequence[InputDataset], options: Sequence[str]) -> N
         dataset.renamed.add(label)
 
 
-def common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
+def _common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
     """Background and all leaves, in the order of the data sets and of their values.
 
     A leaf that no data set has, but only a `--label` as one of several, is a slip: nothing could teach it.
@@ -58,11 +57,12 @@ def common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
     return leaves
 
 
-def common_regions(datasets: Sequence[InputDataset], leaves: tuple[str, ...]) -> Regions | None:
-    """By name. A leaf of a data set without regions that no region holds is a region of its own.
+def common_labels(datasets: Sequence[InputDataset]) -> Contract:
+    """All leaves, and all regions by name; a leaf that no region holds is a region of its own, if there are any.
 
     Larger ones come first: nnU-Net writes the later ones over them.
     """
+    leaves = _common_leaves(datasets)
     members: dict[str, LabelSet] = {}
     order: dict[str, int] = {}
     for dataset in datasets:
@@ -77,13 +77,12 @@ def common_regions(datasets: Sequence[InputDataset], leaves: tuple[str, ...]) ->
                     "in one dataset.json, or unite the leaves with --label"
                 )
             order.setdefault(region, leaves.index(dataset.names[dataset.contract.leaf_names[value]][0]))
-    if not members:
-        return None
-    for leaf in range(1, len(leaves)):
+    for leaf in range(1, len(leaves) if members else 0):
         if not any(leaf in region for region in members.values()):
             members[leaves[leaf]], order[leaves[leaf]] = frozenset([leaf]), leaf
     members = {name: members[name] for name in sorted(members, key=lambda name: -len(members[name]))}
-    return Regions(members, tuple(order[name] for name in members)).checked(leaves, "the data sets together")
+    ordered = tuple(order[name] for name in members)
+    return Contract.of_leaves(leaves, "the data sets together", members or None, ordered)
 
 
 def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: bool) -> list[str]:

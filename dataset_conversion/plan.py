@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.sources.case_list import Row, read_case_list
-from nnunet_labelset.dataset_conversion.sources.manifest import Source
+from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role, find_cases
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.files import check_name
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
 
-Rows = Mapping[tuple[str | None, str], Row]
+Rows = Mapping[tuple[str, str], Row]  # by source, which may be empty, and case
 RENAME = ": a case list can rename it (--annotated FILE.csv, column 'name')"
 
 
@@ -27,8 +27,7 @@ RENAME = ": a case list can rename it (--annotated FILE.csv, column 'name')"
 class Options:
     """What the user chose for the whole run; names are those of sources or cases, or patterns."""
 
-    leaves: tuple[str, ...]
-    channels: tuple[str, ...]
+    manifest: Manifest
     infer_annotated: bool = False
     fully_annotated: tuple[str, ...] = ()
     withhold: LabelSet = frozenset()
@@ -52,6 +51,8 @@ class Found:
 class Plan:
     """Jobs, and problems by case; a problem without job is a case that cannot be converted at all."""
 
+    labels: Contract  # leaves and regions of the data set
+    channels: tuple[str, ...]
     jobs: list[CaseJob] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)  # where each case was found, by its name in small letters
@@ -77,21 +78,21 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
             "--infer-annotated: no source has leaves that vary from case to case: name them in the manifest "
             "(varies = [...]), or take the source 'case_folders_partial'"
         )
-    made = Plan()
-    used: set[tuple[str | None, str]] = set()
+    leaf_names = options.manifest.leaves
+    made = Plan(options.manifest.labels, options.manifest.channels)
+    unused = dict(rows)
     for source in sources:
         prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
         where = f"{source.name} ({source.folder or source.cases})"
         undeclared: list[str] = []
         for found_case, found in _find(source, options).items():
             case = prefix + found_case
-            keys = [(name, key) for name in (source.name, None) for key in (case, found_case)]
-            key = next((key for key in keys if key in rows), None)
-            row = rows[key] if key else found.row
-            if key:
-                used.add(key)
-            if row is not None and row.name is not None:
-                case = row.name
+            keys = [(name, key) for name in (source.name, "") for key in (case, found_case)]
+            row = next((rows[key] for key in keys if key in rows), None)
+            if row:
+                unused.pop((row.source, row.case), None)
+            row = row or found.row
+            case = row.name if row and row.name else case
             made.problems += [(case, text) for text in found.problems]
             try:
                 made.add_name(case, where, f"give one source a prefix (--prefix){RENAME}")
@@ -102,13 +103,13 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
             except LabelSetError as error:
                 made.problems.append((case, str(error)))
         if undeclared:
-            leaves = some((options.leaves[leaf] for leaf in sorted(source.varies)), 3)
+            leaves = some((leaf_names[leaf] for leaf in sorted(source.varies)), 3)
             text = (
                 f"{where}: nothing says whether {leaves} is annotated in {some(undeclared)}: "
                 f"list the cases with --annotated FILE.csv, or read it off their values with --infer-annotated"
             )
             made.problems += [(case, text) for case in undeclared]
-    _check_rows(made, rows, used, {source.name for source in sources}, other_sources)
+    _check_unused(made, unused.values(), {source.name for source in sources}, other_sources)
     for option, patterns in (
         ("--withhold-in", options.withhold_in if options.withhold else ()),
         ("--fully-annotated", options.fully_annotated),
@@ -120,36 +121,28 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
     return made
 
 
-def _check_rows(
-    made: Plan, rows: Rows, used: set[tuple[str | None, str]], names: set[str], other_sources: Iterable[str]
-) -> None:
-    """Every line of a case list is about a source and a case that exist."""
+def _check_unused(made: Plan, rows: Iterable[Row], names: set[str], other_sources: Iterable[str]) -> None:
+    """Every line of a case list is about a source and a case that exist; sources that exist may wait."""
     known = sorted(names.union(other_sources))
     cases = [job.case for job in made.jobs] if len(made.jobs) < 1000 else []  # looking for near misses takes its time
-    for key, row in rows.items():
-        if row.source is not None and row.source not in known:
+    for row in rows:
+        if row.source and row.source not in known:
             hint = did_you_mean(row.source, known)
             made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
-        elif key not in used and (row.source is None or row.source in names):
-            hint = did_you_mean(row.case, cases)
-            made.problems.append(
-                (row.case, f"{row.where}: no source has a case '{row.case}'{hint if 'did' in hint else ''}")
-            )
+        elif not row.source or row.source in names:
+            hint = near_miss(row.case, cases)
+            made.problems.append((row.case, f"{row.where}: no source has a case '{row.case}'{hint}"))
 
 
 def _find(source: Source, options: Options) -> dict[str, Found]:
     """The chosen file of every role by case."""
     if source.cases is not None:
-        rows = read_case_list(source.cases, options.leaves, options.channels, source.folder)
+        rows = read_case_list(source.cases, options.manifest.leaves, options.manifest.channels, source.folder)
         return {row.case: Found(row.files, row) for row in rows.values()}
     assert source.folder is not None
-    roles = {Role(Kind.IMAGE, channel): patterns for channel, patterns in source.images.items()}
-    roles[LABEL] = source.label
-    if source.mask:
-        roles[MASK] = source.mask
-    cases = find_cases(source.folder, roles, source.case, source.exclude)
+    cases = find_cases(source.folder, source.patterns, source.case, source.exclude)
     if not cases:
-        examples = some(next(iter(patterns)) for patterns in roles.values())
+        examples = some(next(iter(patterns)) for patterns in source.patterns.values())
         raise LabelSetError(f"{source.folder}: no case of source '{source.name}' found: expected files like {examples}")
     chosen = {}
     for case, found in cases.items():
@@ -164,15 +157,15 @@ def _find(source: Source, options: Options) -> dict[str, Found]:
 
 
 def _job(case: str, source: Source, found: Found, row: Row | None, where: str, options: Options) -> CaseJob:
-    part = (row.part if row else None) or source.part
+    leaves, part = options.manifest.leaves, (row.part if row else None) or source.part
     where = f"{where}: case '{case}'"
     images = []
-    for channel in options.channels:
-        image = found.files.get(Role(Kind.IMAGE, channel))
-        if image is None:
-            looked_for = some(source.images.get(channel, ("the column image",)))
+    for channel in options.manifest.channels:
+        role = Role(Kind.IMAGE, channel)
+        if role not in found.files:
+            looked_for = some(source.patterns.get(role, ("the column image",)))
             raise LabelSetError(f"{where}: no image ({channel}): looked for {looked_for}")
-        images.append(image)
+        images.append(found.files[role])
     annotated, varies, partly = source.annotated, source.varies, frozenset[int]()
     if row is not None and row.annotated is not None:
         annotated, varies = row.annotated, frozenset()
@@ -184,7 +177,7 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
     labels = _label_files(source, found, annotated, varies, part, where)
     values = enumerate(source.labels.values(), start=1) if source.per_structure else source.labels.items()
     protocol = SourceProtocol(
-        num_leaves=len(options.leaves),
+        num_leaves=len(leaves),
         values={int(value): sets for value, sets in values},
         annotated=annotated,
         varies=frozenset() if source.per_structure else varies,
@@ -193,7 +186,7 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
         withheld=options.withhold if _matches(options.withhold_in, case, source.name) else frozenset(),
         mask=Mask.FILE if MASK in found.files else source.mask_kind,
     )
-    notes = tuple(Note("only some structures drawn, not annotated", options.leaves[leaf]) for leaf in sorted(partly))
+    notes = tuple(Note("only some structures drawn, not annotated", leaves[leaf]) for leaf in sorted(partly))
     return CaseJob(
         case=case,
         source=source.name,
@@ -202,7 +195,7 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
         labels=labels,
         mask=found.files.get(MASK),
         protocol=protocol,
-        leaves=options.leaves,
+        leaves=leaves,
         per_structure=source.per_structure,
         overlap=source.overlap,
         first_volume=source.first_volume,
@@ -225,7 +218,9 @@ def _label_files(
     """The label file of a case, or its files by structure, None where a structure was not drawn."""
     if not source.per_structure:
         if LABEL not in found.files and part == TRAINING:
-            raise LabelSetError(f"{where}: no label file: looked for {some(source.label or ('the column label',))}")
+            raise LabelSetError(
+                f"{where}: no label file: looked for {some(source.patterns.get(LABEL, ('the column label',)))}"
+            )
         return (found.files[LABEL],) if LABEL in found.files else ()
     files = tuple(found.files.get(Role(Kind.LABEL, structure)) for structure in source.labels)
     if part != TRAINING and not any(files):

@@ -18,12 +18,12 @@ from nnunet_labelset.io.volume import Volume, count_not_finite, count_values, in
 class CaseReader:
     """Reads the files of a job; problems and notes go to `result`, changed images (4D, NaN) to `changed`."""
 
-    def __init__(self, job: CaseJob, result: CaseResult) -> None:
-        self.job, self.result = job, result
+    def __init__(self, job: CaseJob) -> None:
+        self.job, self.result = job, CaseResult(notes=list(job.notes))
         self.changed: set[Path] = set()
         self.current: Path | None = None  # the file at work, to be named when something unexpected happens
 
-    def read(self, path: Path, image: bool = False) -> Volume | None:
+    def read_volume(self, path: Path, image: bool = False) -> Volume | None:
         """A 3D volume of finite values, or None after noting the problem."""
         self.current = path
         try:
@@ -62,25 +62,23 @@ class CaseReader:
         kind = f"NaN {'in the image' if image else 'among the labels'} replaced by 0"
         return self.note(path, kind, np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0))
 
-    def check_geometry(self, volume: Volume | None, path: Path, reference: Volume | None, other: Path) -> bool:
+    def check_geometry(self, volume: Volume | None, path: Path, reference: Volume | None) -> bool:
+        """Whether a file lies where the first image does; what cannot be read has been noted as a problem."""
         if volume is None or reference is None:
-            return False
+            return True
         difference = geometry_difference(volume.place, reference.place)
         if difference:
-            self.result.problems.append(f"{path}: geometry differs from {other.name}: {difference}")
+            self.result.problems.append(f"{path}: geometry differs from {self.job.images[0].name}: {difference}")
         return not difference
 
     def read_labels(self, reference: Volume | None) -> np.ndarray | None:
         """The values of the label file, or the structures' files painted into one array."""
         painted: np.ndarray | None = None
         for number, path in enumerate(self.job.labels, start=1):
-            if path is None:
+            volume = self.read_volume(path) if path is not None else None
+            if path is None or volume is None:
                 continue
-            volume = self.read(path)
-            if volume is None:
-                continue
-            if reference is not None:
-                self.check_geometry(volume, path, reference, self.job.images[0])
+            self.check_geometry(volume, path, reference)
             try:
                 array = integer_array(volume.array, path)
             except LabelSetError as error:
@@ -108,10 +106,8 @@ class CaseReader:
 
     def read_mask(self, reference: Volume | None) -> np.ndarray | None:
         assert self.job.mask is not None
-        volume = self.read(self.job.mask)
-        if volume is None:
-            return None
-        if reference is not None and not self.check_geometry(volume, self.job.mask, reference, self.job.images[0]):
+        volume = self.read_volume(self.job.mask)
+        if volume is None or not self.check_geometry(volume, self.job.mask, reference):
             return None
         mask = volume.array > 0.5  # 1.00000006 after header scaling
         if not mask.any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -54,8 +55,7 @@ def allocate(sets: Iterable[LabelSet], num_leaves: int, unannotated: LabelSet | 
     larger = {labels for labels in wanted if len(labels) > 1}
     merged: dict[LabelSet, LabelSet] = {}
     while len(larger) > len(free):
-        ordered = sorted(larger, key=_order)
-        pairs = [(a, b) for i, a in enumerate(ordered) for b in ordered[i + 1 :]]
+        pairs = combinations(sorted(larger, key=_order), 2)
         a, b = min(pairs, key=lambda pair: 2 * len(pair[0] | pair[1]) - len(pair[0]) - len(pair[1]))
         larger = larger - {a, b} | {a | b}
         merged = {labels: a | b if into in (a, b) else into for labels, into in merged.items()} | {a: a | b, b: a | b}

@@ -19,7 +19,6 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.dataset_conversion.notes import NOTES
 from nnunet_labelset.dataset_conversion.records import RECORDS, size_of
-from nnunet_labelset.dataset_conversion.regions import Regions
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, flush_files, read_json, write_json
 from nnunet_labelset.io.text import some
@@ -46,12 +45,7 @@ class Target:
     """The data set to write."""
 
     folder: Path  # .../DatasetXXX_Name
-    leaves: tuple[str, ...]
-    channels: tuple[str, ...]
-    ending: str = ".nii.gz"
     overwrite: bool = False
-    skip_bad_cases: bool = False
-    regions: Regions | None = None
 
     @cached_property
     def place(self) -> Path:

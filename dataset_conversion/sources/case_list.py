@@ -17,20 +17,20 @@ COLUMNS = ("case", "name", "source", "part", "annotated")
 
 @dataclass(frozen=True)
 class Row:
-    """One case; what a cell leaves empty is None and follows the source."""
+    """One case; what a cell leaves empty follows the source."""
 
     case: str
     where: str
-    name: str | None  # the case is called so in the data set
-    source: str | None
-    part: str | None
+    name: str  # the case is called so in the data set
+    source: str
+    part: str
     annotated: LabelSet | None
     files: dict[Role, Path]
 
 
 def read_case_list(
     path: Path, leaves: tuple[str, ...], channels: tuple[str, ...] = (), folder: Path | None = None
-) -> dict[tuple[str | None, str], Row]:
+) -> dict[tuple[str, str], Row]:
     """Rows of a case list by (source, case); with `channels`, the columns image, label and mask are read as well."""
     table = read_table(path)
     columns = list(table[0])
@@ -42,7 +42,7 @@ def read_case_list(
     for column in ["case", *images]:
         if column not in columns:
             raise LabelSetError(f"{path}: expected a column '{column}' in the first line, but got {', '.join(columns)}")
-    rows: dict[tuple[str | None, str], Row] = {}
+    rows: dict[tuple[str, str], Row] = {}
     for line in table:
         where = line.where
         cells = dict.fromkeys(known, "") | line
@@ -53,16 +53,8 @@ def read_case_list(
         annotated = listed_leaves(cells["annotated"], leaves, f"{where}: annotated") if cells["annotated"] else None
         files = {Role(Kind.IMAGE, channel): cells[column] for column, channel in images.items()}
         files |= {role: cells[role.kind.value] for role in (LABEL, MASK) if channels}
-        key = (cells["source"] or None, cells["case"])
-        if key in rows:
-            raise LabelSetError(f"{where}: case '{cells['case']}' was listed before")
-        rows[key] = Row(
-            cells["case"],
-            where,
-            cells["name"] or None,
-            cells["source"] or None,
-            cells["part"] or None,
-            annotated,
-            {role: (folder or path.parent) / name for role, name in files.items() if name},
-        )
+        paths = {role: (folder or path.parent) / name for role, name in files.items() if name}
+        row = Row(cells["case"], where, cells["name"], cells["source"], cells["part"], annotated, paths)
+        if rows.setdefault((row.source, row.case), row) is not row:
+            raise LabelSetError(f"{where}: case '{row.case}' was listed before")
     return rows

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import IGNORE, LabelSet
+from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.meaning import Mask
-from nnunet_labelset.dataset_conversion.regions import Regions
+from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
     get_choice,
@@ -45,9 +45,8 @@ class Source:
     part: str
     case: str
     prefix: str
-    images: Mapping[str, tuple[str, ...]]  # channel -> patterns
-    label: tuple[str, ...]
-    mask: tuple[str, ...]
+    patterns: Mapping[Role, tuple[str, ...]]  # where its files lie, unless `cases` lists them
+    per_structure: bool  # one label file for every structure
     mask_kind: Mask
     exclude: tuple[str, ...]
     cases: Path | None
@@ -59,20 +58,18 @@ class Source:
     first_volume: bool
     replace_nan: bool
 
-    @property
-    def per_structure(self) -> bool:
-        """One label file for every structure."""
-        return any("{structure}" in pattern for pattern in self.label)
-
 
 @dataclass(frozen=True)
 class Manifest:
     """Leaves, channels and sources; `sources` without a folder wait for `--source NAME=FOLDER`."""
 
-    leaves: tuple[str, ...]
+    labels: Contract  # leaves and regions
     channels: tuple[str, ...]
     sources: Mapping[str, Source]
-    regions: Regions | None = None
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        return self.labels.leaf_names
 
 
 def presets() -> dict[str, Manifest]:
@@ -99,7 +96,7 @@ def load_manifest(path: Path) -> Manifest:
         check_name(name, f"{where}: source")
         entry = _with_inherited(name, [own, shipped], where)
         sources[name] = _read_source(name, entry, leaves, channels, path)
-    return Manifest(leaves, channels, sources, _read_regions(content, leaves, where))
+    return Manifest(_read_label_space(content, leaves, where), channels, sources)
 
 
 def _with_inherited(
@@ -127,20 +124,24 @@ def _read_source(
     check_keys(entry, SOURCE_KEYS, where)
     listed = "cases" in entry
     case = get_regex(entry, "case", where, "[^/]+")
-    image = entry.get("image")
-    by_channel = image if isinstance(image, dict) else {channels[0]: image}
-    if not listed and set(by_channel) != set(channels):
-        raise LabelSetError(f"{where}: image: expected one pattern for each channel: {', '.join(channels)}")
-    label = () if listed else get_patterns(entry, "label", where)
-    labels = _read_labels(
-        get_table(entry, "labels", where), leaves, any("{structure}" in text for text in label), where
-    )
+    patterns: dict[Role, tuple[str, ...]] = {}
+    if not listed:
+        image = entry.get("image")
+        by_channel = image if isinstance(image, dict) else {channels[0]: image}
+        if set(by_channel) != set(channels):
+            raise LabelSetError(f"{where}: image: expected one pattern for each channel: {', '.join(channels)}")
+        patterns = {Role(Kind.IMAGE, channel): get_patterns(by_channel, channel, where) for channel in channels}
+        patterns[LABEL] = get_patterns(entry, "label", where)
+    mask_kind = Mask.LABELLED if entry.get("mask") == "labelled" else Mask.FILE if "mask" in entry else Mask.NONE
+    if mask_kind is Mask.FILE:
+        patterns[MASK] = get_patterns(entry, "mask", where)
+    per_structure = any("{structure}" in pattern for pattern in patterns.get(LABEL, ()))
+    labels = _read_labels(get_table(entry, "labels", where), leaves, per_structure, where)
     varies = leaf_set(entry.get("varies", []), leaves, f"{where}: varies")
     # By default annotators looked for all that they have a label for, but for what varies from case to case.
     annotated = frozenset().union(*(sets for sets in labels.values() if len(sets) < len(leaves))) - varies
     if "annotated" in entry:
         annotated = leaf_set(entry["annotated"], leaves, f"{where}: annotated")
-    mask_kind = Mask.LABELLED if entry.get("mask") == "labelled" else Mask.FILE if "mask" in entry else Mask.NONE
     absorbs = get_table(entry, "absorbs", where) if "absorbs" in entry else {}
     return Source(
         name=name,
@@ -149,9 +150,8 @@ def _read_source(
         part=get_choice(entry, "part", where, (TRAINING, TEST)),
         case=case,
         prefix=get_text(entry, "prefix", where, ""),
-        images={} if listed else {channel: get_patterns(by_channel, channel, where) for channel in channels},
-        label=label,
-        mask=get_patterns(entry, "mask", where) if mask_kind is Mask.FILE else (),
+        patterns=patterns,
+        per_structure=per_structure,
         mask_kind=mask_kind,
         exclude=get_texts(entry, "exclude", where) if "exclude" in entry else (),
         cases=path.parent / get_text(entry, "cases", where) if listed else None,
@@ -197,10 +197,10 @@ def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
     return frozenset(leaves.index(name) for name in names)
 
 
-def _read_regions(content: Mapping[str, Any], leaves: tuple[str, ...], where: str) -> Regions | None:
-    """`[regions]` and `regions_class_order`, both in names of leaves."""
+def _read_label_space(content: Mapping[str, Any], leaves: tuple[str, ...], where: str) -> Contract:
+    """The leaves with `[regions]` and `regions_class_order`, both in names of leaves."""
     if "regions" not in content and "regions_class_order" not in content:
-        return None
+        return Contract.of_leaves(leaves, where, None)
     table = get_table(content, "regions", where)
     members = {name: leaf_set(names, leaves, f"{where}: regions.{name}") for name, names in table.items()}
     if "regions_class_order" not in content:
@@ -209,7 +209,7 @@ def _read_regions(content: Mapping[str, Any], leaves: tuple[str, ...], where: st
         )
     order = get_texts(content, "regions_class_order", where)
     leaf_set(order, leaves, f"{where}: regions_class_order")
-    return Regions(members, tuple(map(leaves.index, order))).checked(leaves, where)
+    return Contract.of_leaves(leaves, where, members, tuple(map(leaves.index, order)))
 
 
 def _values(key: str, where: str) -> Iterator[str]:

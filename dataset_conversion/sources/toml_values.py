@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.files import read_bytes
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,13 +18,12 @@ else:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    content = read_bytes(path)
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LabelSetError(f"{path}: no such file") from None
+        return tomllib.loads(content.decode("utf-8"))
     except RecursionError:
         raise LabelSetError(f"{path}: not readable as TOML: too many brackets inside brackets") from None
-    except (OSError, ValueError) as error:  # not UTF-8, not TOML, a number of thousands of digits
+    except ValueError as error:  # not UTF-8, not TOML, a number of thousands of digits
         raise LabelSetError(f"{path}: not readable as TOML: {error}") from None
 
 

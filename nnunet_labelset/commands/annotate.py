@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_dataset, add_processes
+from nnunet_labelset.commands.options import add_dataset, add_names, add_processes
 from nnunet_labelset.contract.annotated_table import read_annotated
 from nnunet_labelset.datasets.annotate import (
     BEFORE,
@@ -50,29 +50,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="table of all training cases: columns case,annotated (such as 'liver;spleen', or 'all'), or case and one "
         "column for every label with yes or no; comma, semicolon or tab",
     )
-    parser.add_argument(
-        "--missing",
-        dest="declared",
-        nargs="+",
-        action=Declare,
-        metavar="LABEL",
-        help="labels that were not drawn in the cases of the --in that follows; all others were drawn",
+    missing = "labels that were not drawn in the cases of the --in that follows; all others were drawn"
+    merged = (
+        "labels (or a region) that were drawn as one in the cases of the --in that follows: a voxel that has the value "
+        "of one of them may be any of them"
     )
-    parser.add_argument(
-        "--merged",
-        dest="declared",
-        nargs="+",
-        action=Declare,
-        metavar="LABEL",
-        help="labels (or a region) that were drawn as one in the cases of the --in that follows: a voxel that has the "
-        "value of one of them may be any of them",
-    )
+    for option, text in (("--missing", missing), ("--merged", merged)):
+        parser.add_argument(option, dest="declared", nargs="+", action=Declare, metavar="LABEL", help=text)
     parser.add_argument(
         "--in", nargs="+", action="append", default=[], dest="cases", metavar="CASE", help="cases, or 'site2_*'"
     )
-    parser.add_argument(
-        "--leaves", nargs="+", metavar="NAME", help="for data sets with regions: the names of the values 1, 2, ..."
-    )
+    add_names(parser, "--leaves", "NAME", "for data sets with regions: the names of the values 1, 2, ...")
     parser.add_argument(
         "--fully-annotated",
         action="store_true",
@@ -116,12 +104,14 @@ def run(args: argparse.Namespace) -> None:
     if args.suggest:
         _suggest(args, data)
         return
+    groups: dict[str, list[tuple[list[str], list[str]]]] = {"--missing": [], "--merged": []}
+    for (option, names), cases in zip(declared, args.cases, strict=True):
+        groups[option].append((names, cases))
     if args.annotated:
         missing = missing_by_table(data, read_annotated(args.annotated, data.labels), args.annotated)
-    pairs = [(option, names, cases) for (option, names), cases in zip(declared, args.cases, strict=True)]
-    if not args.annotated:
-        missing = declared_missing(data, [pair[1:] for pair in pairs if pair[0] == "--missing"])
-    merged = declared_merged(data, [pair[1:] for pair in pairs if pair[0] == "--merged"], missing)
+    else:
+        missing = declared_missing(data, groups["--missing"])
+    merged = declared_merged(data, groups["--merged"], missing)
     values = read_all_values(data, args.np)
     notes = check_values(data, missing, values, merged)
     masks = find_masks(data, args.mask, missing, values) if args.mask else {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 
 from nnunet_labelset.commands.options import add_model, add_processes
-from nnunet_labelset.dataset_conversion.complete import Model, completed_splits, write_completed
+from nnunet_labelset.dataset_conversion.complete import completed_splits, write_completed
 from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.models import find_model, read_splits, reader_of
+from nnunet_labelset.nnunet.models import find_model, read_splits
 from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW, SPLITS
 from nnunet_labelset.nnunet.raw import read_dataset
 from nnunet_labelset.nnunet.recommendation import next_commands
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError(f"{source.name} has regions: its models tell how likely a region is, not a single leaf")
     target = dataset_folder(nnunet_folder(RAW), args.o, args.n)
     preprocessed = nnunet_folder(PREPROCESSED) / target.name
-    folder = find_model(source.resolve().name, args.tr, args.p, args.c)
-    model = Model(folder, reader_of(folder), read_splits(source.resolve().name))
-    notes = write_completed(source, target, model, args.threshold, args.np)
-    write_json(preprocessed / SPLITS, completed_splits(model.splits, read_json(target / DATASET)))
+    model = find_model(source.resolve().name, args.tr, args.p, args.c)
+    splits = read_splits(source.resolve().name)
+    notes = write_completed(source, target, model, splits, args.threshold, args.np)
+    write_json(preprocessed / SPLITS, completed_splits(splits, read_json(target / DATASET)))
     print("\n".join(notes))
     print(f"{len(notes)} completed case(s) beside the annotated ones in {target}; folds in {preprocessed / SPLITS}")
     print("\n".join(["next:", *next_commands(args.o, contract.leaf_names)]))

@@ -6,7 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_target
+from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, plan
@@ -41,16 +41,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_target(parser)
-    parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        metavar="NAME=FOLDER",
-        help="training cases: a preset or a source of the manifest, and its folder; repeatable",
-    )
-    parser.add_argument(
-        "--test-source", action="append", default=[], metavar="NAME=FOLDER", help="test cases, likewise"
-    )
+    source = "training cases: a preset or a source of the manifest, and its folder; repeatable"
+    add_repeatable(parser, "--source", "NAME=FOLDER", source)
+    add_repeatable(parser, "--test-source", "NAME=FOLDER", "test cases, likewise")
     parser.add_argument(
         "-m", "--manifest", type=Path, metavar="FILE.toml", help="sources of your own (docs/manifest.md)"
     )
@@ -65,27 +58,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="where annotation varies from case to case, what occurs in a file is annotated in it",
     )
-    parser.add_argument(
-        "--fully-annotated",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="in these sources or cases, what is unlabelled inside the mask is background, however much it is",
-    )
-    parser.add_argument(
-        "--withhold",
-        nargs="+",
-        default=[],
-        metavar="LEAF",
-        help="make these leaves unannotated, to simulate partial annotation",
-    )
-    parser.add_argument(
-        "--withhold-in",
-        nargs="+",
-        default=["*"],
-        metavar="NAME",
-        help="only in these sources or cases (names, or patterns such as 'sub-0*')",
-    )
+    complete = "in these sources or cases, what is unlabelled inside the mask is background, however much it is"
+    add_names(parser, "--fully-annotated", "NAME", complete)
+    add_names(parser, "--withhold", "LEAF", "make these leaves unannotated, to simulate partial annotation")
+    withheld = "only in these sources or cases (names, or patterns such as 'sub-0*')"
+    add_names(parser, "--withhold-in", "NAME", withheld, "*")
     parser.add_argument(
         "--mask-images",
         type=float,
@@ -109,8 +86,7 @@ def run(args: argparse.Namespace) -> None:
     if args.mask_images is not None and not 0 <= args.mask_images < math.inf:
         raise LabelSetError(f"--mask-images {args.mask_images}: expected 0 mm or more")
     options = Options(
-        leaves=manifest.leaves,
-        channels=manifest.channels,
+        manifest,
         infer_annotated=args.infer_annotated,
         fully_annotated=tuple(args.fully_annotated),
         withhold=withheld,
@@ -120,13 +96,5 @@ def run(args: argparse.Namespace) -> None:
         prefix=args.prefix,
     )
     made = plan(sources, rows, options, {*manifest.sources, *presets()})
-    target = Target(
-        folder,
-        manifest.leaves,
-        manifest.channels,
-        overwrite=args.overwrite,
-        skip_bad_cases=args.skip_bad_cases,
-        regions=manifest.regions,
-    )
-    written = write_dataset(target, made.jobs, made.problems, args.np)
+    written = write_dataset(Target(folder, args.overwrite), made, args.np, args.skip_bad_cases)
     print(closing_words(written, folder))

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from nnunet_labelset.commands.options import add_target
+from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
-from nnunet_labelset.dataset_conversion.merge import Declared, merge_jobs, read_datasets
-from nnunet_labelset.dataset_conversion.merge_names import (
-    common_channels,
-    common_leaves,
-    common_regions,
-    remarks,
-    rename_labels,
-)
+from nnunet_labelset.dataset_conversion.merge import merge_jobs, read_datasets
+from nnunet_labelset.dataset_conversion.merge_names import common_channels, common_labels, remarks, rename_labels
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
@@ -32,41 +26,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("datasets", nargs="+", metavar="DATASET", help="ids, names or folders of data sets")
     add_target(parser)
-    parser.add_argument(
-        "--annotated",
-        action="append",
-        default=[],
-        metavar="[DATASET=]FILE.csv",
-        help="what is annotated in which case of a data set without label-sets: case, annotated; repeatable",
-    )
-    parser.add_argument(
-        "--fully-annotated",
-        nargs="+",
-        default=[],
-        metavar="DATASET",
-        help="data sets without label-sets in which every label was drawn in every case",
-    )
-    parser.add_argument(
-        "--label",
-        action="append",
-        default=[],
-        metavar="DATASET:LABEL=LEAF[+LEAF]",
-        help="rename a label of a data set, or say which leaves it may be; repeatable",
-    )
+    annotated = "what is annotated in which case of a data set without label-sets: case, annotated; repeatable"
+    add_repeatable(parser, "--annotated", "[DATASET=]FILE.csv", annotated)
+    complete = "data sets without label-sets in which every label was drawn in every case"
+    add_names(parser, "--fully-annotated", "DATASET", complete)
+    label = "rename a label of a data set, or say which leaves it may be; repeatable"
+    add_repeatable(parser, "--label", "DATASET:LABEL=LEAF[+LEAF]", label)
     parser.add_argument("--channels", nargs="+", metavar="NAME", help="names of the channels, where data sets differ")
     parser.add_argument("--prefix", action="store_true", help="put the name of the data set before every case name")
     parser.add_argument("--copy", action="store_true", help="copy the images instead of linking them")
 
 
 def run(args: argparse.Namespace) -> None:
-    datasets = read_datasets(args.datasets, Declared(args.annotated, args.fully_annotated))
+    datasets = read_datasets(args.datasets, args.annotated, args.fully_annotated)
     rename_labels(datasets, args.label)
-    leaves, channels = common_leaves(datasets), common_channels(datasets, args.channels)
+    labels, channels = common_labels(datasets), common_channels(datasets, args.channels)
     endings = {file_ending(dataset.dataset_json) for dataset in datasets}
     ending = endings.pop() if len(endings) == 1 else ".nii.gz"
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
-    made = merge_jobs(datasets, leaves, len(channels), ending, link=not args.copy, prefix=args.prefix)
-    regions = common_regions(datasets, leaves)
-    target = Target(folder, leaves, channels, ending, args.overwrite, args.skip_bad_cases, regions)
-    written = write_dataset(target, made.jobs, made.problems, args.np)
-    print(closing_words(written, folder, remarks(datasets, leaves, linked=not args.copy)))
+    made = merge_jobs(datasets, labels, channels, ending, link=not args.copy, prefix=args.prefix)
+    written = write_dataset(Target(folder, args.overwrite), made, args.np, args.skip_bad_cases)
+    print(closing_words(written, folder, remarks(datasets, labels.leaf_names, linked=not args.copy)))

@@ -21,6 +21,16 @@ def add_processes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
 
 
+def add_names(parser: argparse.ArgumentParser, option: str, metavar: str, text: str, *default: str) -> None:
+    """An option that takes one or several words."""
+    parser.add_argument(option, nargs="+", default=list(default), metavar=metavar, help=text)
+
+
+def add_repeatable(parser: argparse.ArgumentParser, option: str, metavar: str, text: str) -> None:
+    """An option that may be given several times."""
+    parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+
+
 def add_model(parser: argparse.ArgumentParser, several: bool = False, trainer: str | None = DEFAULT_TRAINER) -> None:
     """nnU-Net's `-tr`, `-c` and `-p`: one model, or `several` (lists of trainers and configurations)."""
     number: dict[str, Any] = {"nargs": "+"} if several else {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_dataset
+from nnunet_labelset.commands.options import add_dataset, add_names
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.folds import (
     SEED,
@@ -42,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", metavar="FILE", help="table of the cases (.tsv or .csv) that has the column --subject"
     )
-    parser.add_argument("--exclude", nargs="+", default=[], metavar="CASE", help="cases to leave out of every split")
+    add_names(parser, "--exclude", "CASE", "cases to leave out of every split")
     parser.add_argument("--overwrite", action="store_true", help="replace other splits that are there already")
 
 
@@ -106,12 +107,9 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
 def _write(path: Path, splits: list[Split], overwrite: bool) -> bool:
     """Write unless the same is there already; other splits are kept, unless `overwrite`."""
     if path.is_file() and not overwrite:
-        try:
-            same = read_json(path, list) == splits
-        except LabelSetError:
-            same = False
-        if not same:
-            raise LabelSetError(f"{path}: other splits are there already, networks may depend on them: --overwrite")
-        return False
+        with suppress(LabelSetError):  # what is not readable is not the same
+            if read_json(path, list) == splits:
+                return False
+        raise LabelSetError(f"{path}: other splits are there already, networks may depend on them: --overwrite")
     write_json(path, splits)
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
         protocols = {names[case]: _sets(labels, leaves) for case, leaves in annotated.items()}
         return replace(labels, protocols=protocols, cases=names)
     _check_columns(rows, table)
-    contract = Contract.from_dataset_json(dataset_json)
+    contract = Contract.from_dataset_json(dataset_json, Path(table))
     cases = {row["case"]: row["protocol"] for row in rows}
     for case, protocol in cases.items():
         if protocol not in contract.protocols:
@@ -68,14 +68,20 @@ def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
         raise LabelSetError(
             f"{table}: expected a column 'annotated', or one for every leaf with yes or no: no column {some(missing)}"
         )
-    index = {leaf: number for number, leaf in enumerate(labels.leaf_names)}
     annotated = {}
     for row in rows:
         for leaf in foreground:
             if row[leaf].lower() not in YES + NO:
                 raise LabelSetError(f"{row.where}: column '{leaf}': expected yes or no (1 or 0), but got '{row[leaf]}'")
-        annotated[row["case"]] = frozenset(index[leaf] for leaf in foreground if row[leaf].lower() in YES)
+        annotated[row["case"]] = frozenset(n for n, leaf in enumerate(foreground, 1) if row[leaf].lower() in YES)
     return annotated
+
+
+def refuse_unknown(table: str | Path, listed: Iterable[str], cases: Collection[str], where: str) -> None:
+    """Fail if the table is about cases that are not there: a slip in a name would leave the case itself undeclared."""
+    if unknown := [name for name in listed if name not in cases]:
+        shown = some(f"'{name}'" for name in unknown)
+        raise LabelSetError(f"{table}: no case {shown} {where}{did_you_mean(unknown[0], cases)}")
 
 
 def _check_columns(rows: list[Row], table: str | Path) -> None:

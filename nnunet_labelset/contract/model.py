@@ -25,7 +25,7 @@ from nnunet_labelset.contract.parser import (
     parse_labels,
     without_ignored,
 )
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.errors import LabelSetError, near_miss
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ class Contract:
         try:
             return self.cases[case]
         except KeyError:
-            hint = did_you_mean(case, self.cases) if len(self.cases) < 1000 else ""
+            hint = near_miss(case, self.cases) if len(self.cases) < 1000 else ""
             raise LabelSetError(
-                f"case '{case}' has no protocol: add it to {BLOCK}.cases in dataset.json"
-                + (hint if "did you mean" in hint else "")
+                f"case '{case}' has no protocol: add it to {BLOCK}.cases in dataset.json{hint}"
             ) from None
 
     def sets_of(self, case: str) -> tuple[LabelSet, ...]:
@@ -128,7 +127,7 @@ class Contract:
     def from_dataset_json(cls, dataset_json: Mapping[str, Any], folder: Path | None = None) -> Contract:
         """Read and check `labels` and `label_sets` of a `dataset.json`; the first problem is an error.
 
-        The error names the folder of the data set, where it is given.
+        The error names the folder of the data set, or the file that asks for the contract, where it is given.
         """
         try:
             return cls._of(parse_contract(dataset_json))
@@ -139,6 +138,16 @@ class Contract:
     def of_labels(cls, dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | None = None) -> Contract:
         """The leaves, without protocols and cases: for data sets that have no block yet, or take it from elsewhere."""
         return cls._of(parse_labels(dataset_json, leaves))
+
+    @classmethod
+    def of_leaves(
+        cls, leaves: tuple[str, ...], where: str, regions: Mapping[str, LabelSet] | None, order: tuple[int, ...] = ()
+    ) -> Contract:
+        """Leaves and regions for a data set that is to be written, by the rules for one that is read."""
+        try:
+            return cls.of_labels(cls(leaves, {}, {}, False, {}, regions, order).to_dataset_json())
+        except LabelSetError as error:
+            raise LabelSetError(f"{where}: {error}") from None
 
     def fully_annotated(self, cases: Iterable[str]) -> Contract:
         """The same leaves, all of them annotated in every one of the cases."""

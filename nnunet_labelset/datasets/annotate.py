@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
-from nnunet_labelset.contract.annotated_table import HINT
+from nnunet_labelset.contract.annotated_table import HINT, refuse_unknown
 from nnunet_labelset.contract.parser import default_sets
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.tables import csv_text
@@ -51,7 +51,7 @@ class Existing:
         return tuple(case.name for case in self.cases if case.part == TRAINING)
 
 
-def open_dataset(folder: Path, leaves: Sequence[str] | None = None) -> Existing:
+def open_dataset(folder: Path, leaves: Sequence[str] = ()) -> Existing:
     """`leaves` names the values 1, 2, ... of a data set whose `labels` are regions."""
     dataset_json = read_json(folder / DATASET)
     if any(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
@@ -85,8 +85,8 @@ def matching(patterns: Iterable[str], names: Sequence[str]) -> set[str]:
     for pattern in patterns:
         here = {name for name in names if fnmatchcase(name, pattern)}
         if not here:
-            hint = did_you_mean(pattern, names) if len(names) <= 1000 else f"; cases are {some(names)}"
-            raise LabelSetError(f"--in {pattern}: no such case{hint if len(hint) < 300 else ''}")
+            hint = near_miss(pattern, names) or f"; cases are {some(names)}"
+            raise LabelSetError(f"--in {pattern}: no such case{hint}")
         found |= here
     return found
 
@@ -114,14 +114,13 @@ def declared_merged(
 ) -> Merged:
     """What was drawn as one in each case, from `(leaves or a region, patterns of cases)`."""
     merged: dict[str, tuple[LabelSet, ...]] = {}
-    known = [*data.labels.leaf_names[1:], *(data.labels.regions or {})]
+    known = {name: frozenset([leaf]) for leaf, name in enumerate(data.labels.leaf_names) if leaf}
+    known |= data.labels.regions or {}
     for names, patterns in groups:
-        leaves = frozenset[int]()
         for name in names:
             if name not in known:
                 raise LabelSetError(f"--merged {name}: no such label{did_you_mean(name, known)}")
-            one = frozenset([data.labels.leaf_names.index(name)]) if name in data.labels.leaf_names else frozenset()
-            leaves |= one or (data.labels.regions or {})[name]
+        leaves = frozenset[int]().union(*(known[name] for name in names))
         if len(leaves) < 2:
             raise LabelSetError(f"--merged {' '.join(names)}: expected the labels that were drawn as one, two or more")
         for case in sorted(matching(patterns, data.names)):
@@ -133,19 +132,13 @@ def declared_merged(
 
 def missing_by_table(data: Existing, annotated: Mapping[str, LabelSet], table: str | Path) -> dict[str, LabelSet]:
     """What each case of a table lacks; training cases that it leaves out, and cases that do not exist, are errors."""
-    known = set(data.names)
-    for name in annotated:
-        if name not in known:
-            hint = did_you_mean(name, data.names) if len(data.names) <= 100 else f"; cases are {some(data.names)}"
-            raise LabelSetError(f"{table}: no case '{name}' with a label map in {data.folder.name}{hint}")
+    refuse_unknown(table, annotated, dict.fromkeys(data.names), f"with a label map in {data.folder.name}")
     if absent := [name for name in data.training if name not in annotated]:
         raise LabelSetError(f"{table}: {len(absent)} training case(s) not listed: {some(absent)}: add a line for each")
     return {name: data.labels.full_set - {0} - leaves for name, leaves in annotated.items()}
 
 
-def contract_of(
-    data: Existing, missing: Mapping[str, LabelSet], masked: Collection[str] = (), merged: Merged | None = None
-) -> Contract:
+def contract_of(data: Existing, missing: Mapping[str, LabelSet], masked: Collection[str], merged: Merged) -> Contract:
     """A protocol for every set of missing leaves: there, `background` may be any of them; with a mask, `ignore` may.
 
     The value of a leaf that was drawn as one with others may be any of them.
@@ -154,7 +147,7 @@ def contract_of(
     has_ignore = data.labels.has_ignore or bool(masked)
     plain = default_sets(data.labels.num_leaves, has_ignore)
     for name, leaves in missing.items():
-        groups = (merged or {}).get(name, ())
+        groups = merged.get(name, ())
         cases[name] = protocol_name(data.labels, leaves, groups)
         if name in masked:
             cases[name] += " (mask)"
@@ -197,9 +190,7 @@ def read_all_values(data: Existing, processes: int) -> Values:
     return {case.name: facts[case].values or {} for case in data.cases}
 
 
-def check_values(
-    data: Existing, missing: Mapping[str, LabelSet], values: Values, merged: Merged | None = None
-) -> list[str]:
+def check_values(data: Existing, missing: Mapping[str, LabelSet], values: Values, merged: Merged) -> list[str]:
     """Voxels against what is declared: a case that has what it is said to lack is an error, the rest are notes."""
     names = data.labels.leaf_names
     wrong = [
@@ -219,11 +210,8 @@ def check_values(
                 f"in {len(apart)} case(s) ({some(apart, 3)}) only a part of '{region}' is missing: what was drawn of "
                 f"it is taken at its word; was one outline drawn around '{region}'? Say --merged, not --missing"
             )
-    groups = [*dict.fromkeys(group for several in (merged or {}).values() for group in several)]
-    for group in groups:
-        apart = [
-            case for case, several in (merged or {}).items() if group in several and len(group & set(values[case])) > 1
-        ]
+    for group in dict.fromkeys(group for groups in merged.values() for group in groups):
+        apart = [case for case, groups in merged.items() if group in groups and len(group & set(values[case])) > 1]
         if apart:
             drawn_apart = " and of ".join(f"'{names[leaf]}'" for leaf in sorted(group) if leaf in values[apart[0]])
             notes.append(
@@ -231,7 +219,7 @@ def check_values(
                 f"From now on they are not told apart there"
             )
     for leaf in range(1, len(names)):
-        together = {case for case, groups in (merged or {}).items() if any(leaf in group for group in groups)}
+        together = {case for case, groups in merged.items() if any(leaf in group for group in groups)}
         drawn = [case for case in training if leaf not in missing[case] and case not in together]
         absent = [case for case in drawn if leaf not in values[case]]
         if not drawn:
@@ -249,16 +237,15 @@ def check_values(
 
 def suggestion(data: Existing, values: Values) -> str:
     """A table to correct: which leaf has voxels in which case, with a hint where its absence is suspicious."""
-    leaves = data.labels.leaf_names[1:]
-    present = Counter(leaf for name in data.names for leaf in range(1, len(leaves) + 1) if leaf in values[name])
+    leaves = dict(enumerate(data.labels.leaf_names[1:], start=1))
+    present = Counter(leaf for name in data.names for leaf in values[name])
     rows = []
     for name in data.names:
-        absent = [leaf for leaf in range(1, len(leaves) + 1) if leaf not in values[name]]
+        cells = ["yes" if leaf in values[name] else "no" for leaf in leaves]
         hints = [
-            f"{leaves[leaf - 1]} is in {present[leaf]} of {len(data.names)} cases: forgotten here?"
-            for leaf in absent
-            if present[leaf] >= SUSPICIOUS * len(data.names)
+            f"{leaves[leaf]} is in {present[leaf]} of {len(data.names)} cases: forgotten here?"
+            for leaf in leaves
+            if leaf not in values[name] and present[leaf] >= SUSPICIOUS * len(data.names)
         ]
-        cells = ["no" if leaf in absent else "yes" for leaf in range(1, len(leaves) + 1)]
         rows.append([name, *cells, "; ".join(hints)])
-    return csv_text(["case", *leaves, HINT], rows)
+    return csv_text(["case", *leaves.values(), HINT], rows)

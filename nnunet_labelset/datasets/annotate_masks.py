@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +27,11 @@ from nnunet_labelset.nnunet.raw import file_ending
 
 @dataclass(frozen=True)
 class Job:
-    """A label map, its mask, the file to write, and the value for what is unlabelled inside of the mask."""
+    """A label map, its mask, and the file to write."""
 
     label_map: Path
     mask: Path
     target: Path
-    value: int
 
 
 def find_masks(data: Existing, folder: Path, missing: Mapping[str, LabelSet], values: Values) -> dict[str, Path]:
@@ -57,14 +57,15 @@ def masked_maps(data: Existing, masks: Mapping[str, Path], processes: int) -> It
         for number, case in enumerate(case for case in data.cases if case.name in masks):
             assert case.label is not None
             target = Path(temporary, f"{number}{file_ending(data.dataset_json)}")
-            jobs.append(Job(case.label, masks[case.name], target, data.labels.num_leaves))
-        problems = [text for _, text in map_parallel(_write, jobs, processes, "writing label maps") if text]
+            jobs.append(Job(case.label, masks[case.name], target))
+        work = partial(_write, ignore=data.labels.num_leaves)
+        problems = [text for _, text in map_parallel(work, jobs, processes, "writing label maps") if text]
         if problems:
             raise LabelSetError(listed(f"{len(problems)} problem(s), nothing was written:", problems))
         yield {job.label_map: job.target for job in jobs}
 
 
-def _write(job: Job) -> str | None:
+def _write(job: Job, ignore: int) -> str | None:
     """Write a new label map; returns what is wrong with the mask."""
     array, place = read_voxels(job.label_map)
     mask, mask_place = read_voxels(job.mask)
@@ -74,6 +75,6 @@ def _write(job: Job) -> str | None:
     if not inside.any():
         return f"{job.mask}: the mask is empty"
     values = integer_array(array, job.label_map)
-    new = np.where(inside & (values == 0), job.value, values)
-    write_voxels(job.target, new.astype(np.uint8 if job.value < 256 else np.uint16), place)
+    new = np.where(inside & (values == 0), ignore, values)
+    write_voxels(job.target, new.astype(np.min_scalar_type(ignore)), place)
     return None

@@ -49,13 +49,12 @@ def coverage_table(
     members = {group: names for group, names in members.items() if names}
     if len(members) > 1:
         members[ALL] = chosen
-    return [CoverageRow(part, group, len(names), _foreground(contract, names)) for group, names in members.items()]
-
-
-def _foreground(contract: Contract, cases: Sequence[str]) -> dict[str, int]:
-    """Counts of all leaves but background and, after them, of regions that are no leaf of the same name."""
-    counts = contract.coverage(cases)
-    return {name: count for name, count in counts.items() if name != contract.leaf_names[0]}
+    rows = []
+    for group, names in members.items():
+        counts = contract.coverage(names)  # of leaves and, after them, of regions that are no leaf of the same name
+        del counts[contract.leaf_names[0]]
+        rows.append(CoverageRow(part, group, len(names), counts))
+    return rows
 
 
 def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
@@ -117,10 +116,10 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
                 lines.append(f"  {protocol}: a voxel with value {value} may be {leaves}\n")
     if not lines:
         return ""
-    left = len(lines) - most if most is not None and len(lines) > most else 0
-    more = [f"  ... {left} more: -o FILE writes all of them\n"] if left else []
     heading = "Not drawn one by one, and counted above only where the protocol vouches for a leaf:\n"
-    return heading + "".join(lines[: len(lines) - left] + more)
+    if most is not None and len(lines) > most:
+        lines[most:] = [f"  ... {len(lines) - most} more: -o FILE writes all of them\n"]
+    return heading + "".join(lines)
 
 
 def dataset_coverage(

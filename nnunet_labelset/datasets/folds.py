@@ -30,10 +30,10 @@ class Subject:
 
 def subjects_of(contract: Contract, cases: Iterable[str], subject: Mapping[str, str] | None = None) -> list[Subject]:
     """Subjects in the order of their first case; a case that `subject` leaves out is a subject of its own."""
+    subject = subject or {}
     members: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for case in sorted(cases):
-        named = subject is not None and case in subject
-        members[named, subject[case] if subject is not None and named else case].append(case)
+        members[case in subject, subject.get(case, case)].append(case)
     return [
         Subject(
             tuple(names),
@@ -158,7 +158,7 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
     for subject in _shuffled(subjects, seed):
         strata[subject.stratum].append(subject)
     annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)
-    wanted = fraction * _size(subjects)
+    wanted = fraction * sum(len(subject.cases) for subject in subjects)
     validation: list[Subject] = []
     drawn = 0
     # How far each stratum is beyond its share; the order of strata decides between equals.
@@ -181,10 +181,6 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
 
 def _shuffled(subjects: Sequence[Subject], seed: str) -> list[Subject]:
     return random.Random(seed).sample(list(subjects), len(subjects))
-
-
-def _size(fold: Sequence[Subject]) -> int:
-    return sum(len(subject.cases) for subject in fold)
 
 
 def _split(subjects: Sequence[Subject], validation: Sequence[Subject]) -> Split:

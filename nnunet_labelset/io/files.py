@@ -75,14 +75,9 @@ def new_file(path: str | Path, flush: bool = True) -> Iterator[Path]:
 def link_file(path: Path, to: Path) -> None:
     """A symbolic link, in place of a file or link that may be there."""
     try:
-        try:
-            os.symlink(to, path)
-        except FileExistsError:
-            path.unlink()
-            os.symlink(to, path)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            os.symlink(to, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.symlink(to, path)
     except OSError as error:
         raise LabelSetError(f"{path}: cannot be written: {reason(error)}") from None
 

@@ -32,7 +32,8 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
     content = read_bytes(path)
     zipped = content.startswith(GZIP)
     start = zlib.decompressobj(31).decompress(content, HEADER_BYTES) if zipped else content[:HEADER_BYTES]
-    kind = _kind(start)
+    second = nibabel.Nifti2Header.may_contain_header(start)
+    kind: type[Header] = nibabel.Nifti2Header if second else nibabel.Nifti1Header
     if len(start) < kind.sizeof_hdr:
         raise ValueError("too short for a NIfTI header")
     header = kind(start[: kind.sizeof_hdr])
@@ -61,11 +62,6 @@ def check_promise(path: Path, expected: int, stored: int, zipped: bool) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else expected
     if expected > memory:
         raise LabelSetError(f"{path}: {expected >> 30} GB of voxels: more than the memory of this machine")
-
-
-def _kind(start: bytes) -> type[Header]:
-    second = 540 in (int.from_bytes(start[:4], order) for order in ("little", "big"))
-    return nibabel.Nifti2Header if second else nibabel.Nifti1Header
 
 
 def unzip(content: bytes, most: int) -> bytes:

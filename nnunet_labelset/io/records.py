@@ -77,10 +77,9 @@ def _read_record(kind: Any, content: Any, where: str) -> Any:
 
 @cache
 def _fields(kind: Any) -> tuple[dict[str, Any], str | None]:
-    hints = get_type_hints(kind)
-    flat_fields = [field.name for field in dataclasses.fields(kind) if field.metadata.get("flat")]
-    names = [field.name for field in dataclasses.fields(kind)]
-    return {name: hints[name] for name in names}, flat_fields[0] if flat_fields else None
+    hints, fields = get_type_hints(kind), dataclasses.fields(kind)
+    flat_field = next((field.name for field in fields if field.metadata.get("flat")), None)
+    return {field.name: hints[field.name] for field in fields}, flat_field
 
 
 def _expect(kind: Any, content: Any, where: str) -> Any:

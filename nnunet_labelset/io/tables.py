@@ -118,10 +118,6 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
 
 def _parts(case: str) -> set[str]:
     """All that stands between two places of a name where no letter or digit is cut from its neighbour."""
-    starts = [i for i in range(len(case)) if i == 0 or not _is_word(case[i - 1])]
-    ends = [i for i in range(1, len(case) + 1) if i == len(case) or not _is_word(case[i])]
+    starts = [match.start() for match in re.finditer("(?<![A-Za-z0-9])", case)]
+    ends = [match.start() for match in re.finditer("(?![A-Za-z0-9])", case)]
     return {case[start:end] for start in starts for end in ends if start < end}
-
-
-def _is_word(character: str) -> bool:
-    return character.isascii() and character.isalnum()

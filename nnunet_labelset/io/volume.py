@@ -6,7 +6,6 @@ ITK reads the geometry, as nnU-Net sees it, but not the voxels of NIfTI files (s
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_bytes, reason
 from nnunet_labelset.io.nifti import bytes_promised, check_promise, read_nifti, unzip
 from nnunet_labelset.io.place import Place, nifti_place, place_of
+from nnunet_labelset.io.tiff import check_pages
 
 FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.00000006
 HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
@@ -71,22 +71,21 @@ def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
     if path.suffix in (".hdr", ".img"):
         voxels = path.with_suffix(".img")
         if voxels.is_file():
-            check_promise(voxels, bytes_promised(nibabel.load(path.with_suffix(".hdr")).header), _stored(voxels), False)
+            header = nibabel.load(path.with_suffix(".hdr")).header
+            check_promise(voxels, bytes_promised(header), voxels.stat().st_size, False)
         return
     expected = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
     if path.name.endswith((".gipl", ".gipl.gz")):
         zipped = path.suffix == ".gz"
         expected = expected * sitk.GetArrayViewFromImage(sitk.Image([1, 1], reader.GetPixelID())).itemsize + 256
-        check_promise(path, expected, _stored(path), zipped)
+        check_promise(path, expected, path.stat().st_size, zipped)
         if zipped:
             check_promise(path, expected, len(unzip(read_bytes(path), expected)), False)
         return
+    if path.suffix.lower() in (".tif", ".tiff"):
+        check_pages(path)
     family = [other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()]  # .mhd and .raw
-    check_promise(path, expected, sum(map(_stored, family)), True)
-
-
-def _stored(path: Path) -> int:
-    return os.stat(path).st_size
+    check_promise(path, expected, sum(other.stat().st_size for other in family), True)
 
 
 def _image(array: np.ndarray, place: Place) -> sitk.Image:

@@ -23,7 +23,7 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.volume import count_values, integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, channel_names, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
 
 
 def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
@@ -48,7 +48,7 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
         name: foreground - {contract.leaf_names.index(leaf) for leaf in stays.annotated(name)} for name in stays.cases
     }
     ending = file_ending(dataset_json)
-    new = Target(target, contract.leaf_names, channel_names(dataset_json), ending)
+    new = Target(target)
     with staged(new, ()) as staging:
         work = partial(_write_case, folder=staging, contract=contract, ending=ending)
         jobs = [(case, withheld.get(case.name, frozenset())) for case in cases]

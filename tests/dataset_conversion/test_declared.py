@@ -168,6 +168,15 @@ def test_merge_does_not_take_silence_for_complete(tmp_path, monkeypatch, capsys)
     table.write_text("case,annotated\nc0,all\n")
     assert main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"]) == 1
     assert "drawn.csv: no line for c1, c2, c3, c4 of Dataset003_Liver" in capsys.readouterr().err
+    lines = "".join(f"{case},all\n" for case in ("c0", "c1", "c2", "c3", "c4", "pat_c1", "o"))
+    table.write_text("case,annotated\n" + lines)
+    assert main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"]) == 1
+    error = capsys.readouterr().err
+    assert "drawn.csv: no case 'pat_c1', 'o' in Dataset003_Liver; known: c0, c1, c2, c3, c4\n" in error
+    table.write_text("case,annotated\n" + lines.replace("pat_c1,all\no,all\n", "c_1,all\n"))
+    assert main([*arguments, "--fully-annotated", "4", "--annotated", str(table), "--overwrite"]) == 1
+    assert "drawn.csv: no case 'c_1' in Dataset003_Liver; did you mean 'c1'?\n" in capsys.readouterr().err
+    assert contract_of(dataset).coverage() == {"background": 3, "liver": 6, "spleen": 3}, "the old one stays"
 
 
 def test_merge_looks_at_masks(tmp_path, monkeypatch, capsys):

@@ -136,25 +136,26 @@ def test_a_disk_that_was_full_from_the_start_leaves_nothing(tmp_path, capsys):
 
 
 MANIFESTS = {
-    "deep": ('image = ""', "x = " + "[" * 5000, "not readable as TOML"),
-    "digits": ('image = ""', f"x = {'1' * 5000}", "not readable as TOML"),
-    "group": ('image = ""', 'case = "(?P<case>x)"', "case: named groups such as 'case'"),
-    "unbalanced": ('image = ""', 'case = "a)(b"', "case: not a regular expression"),
-    "reference": ('image = ""', 'case = "(a)\\\\1"', "case: not a regular expression"),
-    "case_list": ('image = ""', 'case = ["a"]', "case: expected a text"),
-    "absorbs": ('image = ""', 'absorbs = ["liver"]', "absorbs: expected a table"),
-    "like": ('image = ""', 'like = ["feta"]', "like: expected the name of a source, but got ['feta']"),
-    "like_itself": ('image = ""', 'like = "s"', "like: no other source 's'"),
+    "deep": ('prefix = ""', "x = " + "[" * 5000, "not readable as TOML"),
+    "digits": ('prefix = ""', f"x = {'1' * 5000}", "not readable as TOML"),
+    "group": ('prefix = ""', 'case = "(?P<case>x)"', "case: named groups such as 'case'"),
+    "unbalanced": ('prefix = ""', 'case = "a)(b"', "case: not a regular expression"),
+    "reference": ('prefix = ""', 'case = "(a)\\\\1"', "case: not a regular expression"),
+    "case_list": ('prefix = ""', 'case = ["a"]', "case: expected a text"),
+    "absorbs": ('prefix = ""', 'absorbs = ["liver"]', "absorbs: expected a table"),
+    "like": ('prefix = ""', 'like = ["feta"]', "like: expected the name of a source, but got ['feta']"),
+    "like_itself": ('prefix = ""', 'like = "s"', "like: no other source 's'"),
     "labels": ('labels.1 = "liver"', 'labels = ["liver"]', "labels: expected a table [sources.s.labels]"),
     "long_value": ("labels.1 =", f'labels."{"9" * 5000}" =', "expected values such as '3'"),
-    "part": ('image = ""', 'part = ["test"]', "part: expected 'training' or 'test'"),
+    "part": ('prefix = ""', 'part = ["test"]', "part: expected 'training' or 'test'"),
 }
 
 
 @pytest.mark.parametrize("mistake", MANIFESTS)
 def test_odd_manifests(tmp_path, capsys, mistake):
     old, new, message = MANIFESTS[mistake]
-    text = 'leaves = ["background", "liver"]\n[sources.s]\nimage = ""\nlabel = "{case}_l.nii.gz"\nlabels.1 = "liver"\n'
+    files = 'image = "{case}_i.nii.gz"\nlabel = "{case}_l.nii.gz"'
+    text = f'leaves = ["background", "liver"]\n[sources.s]\nprefix = ""\n{files}\nlabels.1 = "liver"\n'
     (tmp_path / "m.toml").write_text(text.replace(old, new))
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml"), f"--source=s={tmp_path}") == 1
     error = capsys.readouterr().err

@@ -11,6 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
+import tifffile
 
 from nnunet_labelset import LabelSetError
 from nnunet_labelset.io.place import Place, geometry_difference
@@ -137,6 +138,41 @@ def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
     data.write_bytes(data.read_bytes()[:-20])
     with pytest.raises(LabelSetError, match=r"a\.\w+.*: (cut off|not readable)"):
         read_voxels(path)
+
+
+@pytest.mark.parametrize("layout", ["itk", "itk, zipped", "tifffile", "big", "zipped", "big-endian"])
+def test_no_slice_of_a_tif_is_lost(tmp_path, layout):
+    """Wherever a file of several pages is cut: all of it is read, or nothing."""
+    whole, cut = tmp_path / "whole.tif", tmp_path / "cut.TIF"
+    voxels = VOXELS.astype(np.uint16)
+    if layout.startswith("itk"):
+        sitk.WriteImage(sitk.GetImageFromArray(voxels), str(whole), useCompression=layout.endswith("zipped"))
+    else:
+        options = {
+            "big": {"bigtiff": True},
+            "zipped": {"compression": "zlib"},
+            "big-endian": {"byteorder": ">"},
+        }
+        tifffile.imwrite(whole, voxels, photometric="minisblack", **options.get(layout, {}))
+    np.testing.assert_array_equal(read_voxels(whole)[0], voxels)
+    content = whole.read_bytes()
+    refused = []
+    for length in range(0, len(content), 3):
+        cut.write_bytes(content[:length])
+        try:
+            np.testing.assert_array_equal(read_voxels(cut)[0], voxels)
+        except LabelSetError as error:
+            refused.append(str(error))
+    assert all(text.startswith(f"{cut}: ") for text in refused)
+    assert len(refused) > 0.8 * len(content) / 3
+
+
+def test_a_cut_tif_is_named_with_its_page(tmp_path):
+    sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "a.tif"))
+    content = (tmp_path / "a.tif").read_bytes()
+    (tmp_path / "a.tif").write_bytes(content[: len(content) // 2])
+    with pytest.raises(LabelSetError, match=r"a\.tif: cut off: page \d lies at byte \d+, but the file has \d+"):
+        read_voxels(tmp_path / "a.tif")
 
 
 def test_a_format_that_says_nothing_when_it_is_cut_off_is_refused(tmp_path):

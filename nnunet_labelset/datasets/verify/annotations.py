@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet
@@ -22,16 +23,12 @@ Facts = Mapping[RawCase, CaseFacts]
 class Values:
     """What a label map with a protocol contains: voxels by value, and by leaf where a value stands for one leaf."""
 
-    case: RawCase
+    label: Path
+    part: str
     protocol: str
     sets: tuple[LabelSet, ...]
     values: Mapping[int, int]
     own: Mapping[int, int]
-
-    @property
-    def present(self) -> list[LabelSet]:
-        """The label-sets of its voxels."""
-        return [self.sets[value] for value in self.values if 0 <= value < len(self.sets)]
 
 
 def check_annotations(contract: Contract, dataset_json: Mapping[str, Any], facts: Facts, found: Findings) -> None:
@@ -41,46 +38,45 @@ def check_annotations(contract: Contract, dataset_json: Mapping[str, Any], facts
     for case, fact in facts.items():
         if fact.values is None or case.label is None:
             continue
-        _check_values(contract, case, fact.values, found)
+        _check_values(contract, case.label, fact.values, found)
         if case.name in contract.cases:
-            protocol = contract.cases[case.name]
-            sets = contract.protocols[protocol]
+            sets = contract.sets_of(case.name)
             own = Counter[int]()
             for value, count in fact.values.items():
                 if 0 <= value < len(sets) and len(sets[value]) == 1:
                     own[min(sets[value])] += count
-            declared.append(Values(case, protocol, sets, fact.values, own))
+            declared.append(Values(case.label, case.part, contract.cases[case.name], sets, fact.values, own))
     for values in declared:
         _check_ignore(contract, values, IGNORE in block["protocols"][values.protocol], found)
     _check_unannotated(contract, declared, found)
     if all(fact.values is not None for fact in facts.values()):
-        _check_leaves(contract, [values for values in declared if values.case.part == TRAINING], found)
+        _check_leaves(contract, [values for values in declared if values.part == TRAINING], found)
 
 
-def _check_values(contract: Contract, case: RawCase, values: Mapping[int, int], found: Findings) -> None:
+def _check_values(contract: Contract, label: Path, values: Mapping[int, int], found: Findings) -> None:
     last = len(contract.value_names) - 1
     unknown = {value: count for value, count in values.items() if not 0 <= value <= last}
-    if unknown and case.label:
+    if unknown:
         counts = some(f"{value} ({count} voxels)" for value, count in unknown.items())
         fix = "map them to a label or declare them"
         if not contract.has_ignore and last + 1 in unknown:
             fix += f"; if {last + 1} marks unannotated voxels, declare '{IGNORE}': {last + 1}"
-        found.error(case.label, f"values that 'labels' (0..{last}) does not declare: {counts}: {fix}")
+        found.error(label, f"values that 'labels' (0..{last}) does not declare: {counts}: {fix}")
 
 
 def _check_ignore(contract: Contract, case: Values, mentioned: bool, found: Findings) -> None:
     """The reserved value in a case whose protocol does not use it; a case without any information."""
-    if not contract.has_ignore or case.case.label is None:
+    if not contract.has_ignore:
         return
     if not mentioned and (ignored := case.values.get(contract.num_leaves)):
         found.warning(
-            case.case.label,
+            case.label,
             f"the protocol does not mention '{IGNORE}', but voxels have it: they count as plain ignored; to learn from "
             f'them, say what they may be: "{IGNORE}": [leaves]',
             f"protocol '{case.protocol}', {ignored / sum(case.values.values()):.1%} of the voxels",
         )
     if all(0 <= value < len(case.sets) and case.sets[value] == contract.full_set for value in case.values):
-        found.warning(case.case.label, "every voxel is ignored: nothing can be learnt from this case; remove it")
+        found.warning(case.label, "every voxel is ignored: nothing can be learnt from this case; remove it")
 
 
 def _check_unannotated(contract: Contract, declared: list[Values], found: Findings) -> None:
@@ -96,7 +92,6 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
     for case in declared:
         occurring.setdefault(case.protocol, set()).update(case.own)
     for case in declared:
-        assert case.case.label is not None
         spoken = without_ignored(case.sets, contract.num_leaves)
         larger = {v: s - {0} for v, s in enumerate(spoken) if len(s) > 1}  # {0} is everywhere
         vouched = contract.vouched.get(case.protocol, frozenset())
@@ -104,7 +99,7 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
         detail = f"protocol '{case.protocol}'"
         if unannotated and unannotated <= set(case.own) and not any(value in case.values for value in larger if value):
             found.error(
-                case.case.label,
+                case.label,
                 f"has voxels of all that its protocol leaves out ({_names(contract, unannotated)}): give the case the "
                 f"protocol that it was drawn by (were two cases swapped?), or correct the values",
                 detail,
@@ -118,7 +113,7 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
             meaning = f"'{contract.value_names[value]}' may be {{{_names(contract, case.sets[value])}}}"
             if leaves - vouched <= occurring[case.protocol] or leaves == foreground:
                 found.warning(
-                    case.case.label,
+                    case.label,
                     f"{meaning}, but {_names(contract, here)} also occur by themselves: fine for partly drawn "
                     f"structures; for disputed voxels between annotated leaves, vouch for these in the protocol "
                     f'("{contract.leaf_names[min(here)]}": ["{contract.leaf_names[min(here)]}"]); else remove what is '
@@ -130,7 +125,7 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
                 reported.add(leaf)
                 name = contract.leaf_names[leaf]
                 found.error(
-                    case.case.label,
+                    case.label,
                     f"voxels are '{name}', which the protocol declares unannotated ({meaning}): correct the values if "
                     f"they are something else; if '{name}' is annotated here, give the case a protocol without "
                     f"'{name}' in that label-set",
@@ -146,7 +141,8 @@ def _check_leaves(contract: Contract, training: list[Values], found: Findings) -
     """Leaves that no case annotates, and annotated leaves that do not occur: forgotten, or really not there?"""
     everywhere = {leaf for case in training for leaf in case.own}
     annotated = {leaf for case in training for leaf in contract.annotated_leaves(case.protocol)}
-    if training and all(0 in labels for case in training for labels in case.present):
+    present = [case.sets[value] for case in training for value in case.values if 0 <= value < len(case.sets)]
+    if training and all(0 in labels for labels in present):
         found.error(
             DATASET,
             "nothing can be learnt: every voxel of every training case may be background: add annotated cases, or "
@@ -160,10 +156,9 @@ def _check_leaves(contract: Contract, training: list[Values], found: Findings) -
         elif leaf in annotated and leaf not in everywhere:
             found.warning(DATASET, f"leaf '{name}' is declared annotated, but has no voxel in any training case")
     for case in training:
-        assert case.case.label is not None
         for leaf in sorted((contract.annotated_leaves(case.protocol) & everywhere) - set(case.own) - {0}):
             found.warning(
-                case.case.label,
+                case.label,
                 f"'{contract.leaf_names[leaf]}' is declared annotated, but no voxel has it: fine if there is none in "
                 f"the image; if it was not drawn, the case needs a protocol that leaves it out",
                 f"protocol '{case.protocol}'",

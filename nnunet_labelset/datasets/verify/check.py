@@ -35,10 +35,8 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[Finding], list[Findin
     missing = not (folder / DATASET).is_file()
     if missing or (folder / INCOMPLETE).exists():
         what = "has no dataset.json" if missing else f"has the marker {INCOMPLETE}"
-        found.error(
-            folder.name,
-            f"incomplete: it {what}; run the same 'nnunet_labelset convert' (or 'merge') again",
-        )
+        text = f"incomplete: it {what}; run the same 'nnunet_labelset convert' (or 'merge') again"
+        found.error(folder.name, text)
     if missing:
         return found.errors, found.warnings
     dataset_json = read_json(folder / DATASET)
@@ -52,8 +50,8 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[Finding], list[Findin
         return found.errors, found.warnings
     channels = _channels(dataset_json, found)
     _check_names(folder, dataset_json, cases, contract, found)
-    facts: dict[RawCase, CaseFacts] = dict(map_parallel(read_case, cases, processes, "reading"))
-    facts = {case: facts[case] for case in cases}  # the order of the cases, not of the workers
+    read = dict(map_parallel(read_case, cases, processes, "reading"))
+    facts = {case: read[case] for case in cases}  # the order of the cases, not of the workers
     for case, fact in facts.items():
         for path, text in fact.problems:
             found.error(path, text)
@@ -108,10 +106,9 @@ def _check_names(
     for name in sorted(set(training) & set(test)):
         file = found.name((test[name].images or (test[name].label or name,))[0])
         found.error(f"case '{name}'", f"in training and test alike ({file}): remove one of them")
-    if contract is None or not isinstance(dataset_json.get(BLOCK), Mapping):
-        return
-    declared = dataset_json[BLOCK].get("cases")
-    if not isinstance(declared, Mapping):
+    block = dataset_json.get(BLOCK)
+    declared = block.get("cases") if isinstance(block, Mapping) else None
+    if contract is None or not isinstance(declared, Mapping):
         return
     for name, case in training.items():
         if name not in declared:
