@@ -82,10 +82,11 @@ def _check_ignore(contract: Contract, case: Values, mentioned: bool, found: Find
 def _check_unannotated(contract: Contract, declared: list[Values], found: Findings) -> None:
     """Leaves that a larger label-set declares unannotated, but that also occur by a value of their own.
 
-    A case that has all of them and no voxel of a larger label-set was given the protocol of another: an error. That
-    some occur is right for a disputed structure between annotated ones (all leaves of its label-set occur by
-    themselves) and for drawings in a case where no leaf is complete: a warning. Where a protocol leaves some of the
-    leaves of a label-set out and others not, either the voxels or the protocol are wrong: an error, case by case.
+    A case that has all of them and no voxel of a larger label-set, or some of them and nothing that its protocol
+    annotates, was given the protocol of another: an error. That some occur is right for a disputed structure between
+    annotated ones (all leaves of its label-set occur by themselves, and it has a value of its own) and for drawings in
+    a case where no leaf is complete: a warning. Where a protocol leaves some of the leaves of a label-set out and
+    others not, either the voxels or the protocol are wrong: an error, case by case.
     """
     foreground = contract.full_set - {0}
     occurring: dict[str, set[int]] = {}
@@ -96,12 +97,17 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
         larger = {v: s - {0} for v, s in enumerate(spoken) if len(s) > 1}  # {0} is everywhere
         vouched = contract.vouched.get(case.protocol, frozenset())
         unannotated = frozenset().union(*larger.values()) - vouched
+        drawn = unannotated & set(case.own)
+        annotated = contract.annotated_leaves(case.protocol) - {0}
         detail = f"protocol '{case.protocol}'"
-        if unannotated and unannotated <= set(case.own) and not any(value in case.values for value in larger if value):
+        every = drawn == unannotated and not any(value in case.values for value in larger if value)
+        if drawn and (every or (annotated and annotated.isdisjoint(case.own))):
+            also = "" if every else f", and none of what it annotates ({_names(contract, annotated)})"
             found.error(
                 case.label,
-                f"has voxels of all that its protocol leaves out ({_names(contract, unannotated)}): give the case the "
-                f"protocol that it was drawn by (were two cases swapped?), or correct the values",
+                f"has voxels of {'all that' if every else 'what'} its protocol leaves out ({_names(contract, drawn)})"
+                f"{also}: give the case the protocol that it was drawn by (were two cases swapped?), or correct the "
+                f"values",
                 detail,
             )
             continue
@@ -111,7 +117,7 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
             if not here:
                 continue
             meaning = f"'{contract.value_names[value]}' may be {{{_names(contract, case.sets[value])}}}"
-            if leaves - vouched <= occurring[case.protocol] or leaves == foreground:
+            if (value and leaves - vouched <= occurring[case.protocol]) or leaves == foreground:
                 found.warning(
                     case.label,
                     f"{meaning}, but {_names(contract, here)} also occur by themselves: fine for partly drawn "
