@@ -115,17 +115,17 @@ class Demo:
 
     def _plan(self) -> None:
         self._say("Planning and preprocessing by nnU-Net, with a network that a CPU can train")
-        self._call("nnUNetv2_plan_and_preprocess", "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
+        self._call(names.PLAN_AND_PREPROCESS, "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
         preprocessed = self.folder / names.PREPROCESSED / DATASET[1]
         plans = preprocessed / f"{names.DEFAULT_PLANS}.json"
         cut_down(plans, CONFIGURATION, self.size.patch, self.size.features)
-        self._call("nnUNetv2_preprocess", "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
+        self._call(names.PREPROCESS, "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
         self._call("nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1)
 
     def _train(self) -> None:
         self._say(f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps")
         commands = [
-            ["nnUNetv2_train", DATASET[0], CONFIGURATION, fold, "-tr", trainer, "-device", self.device]
+            [names.TRAIN, DATASET[0], CONFIGURATION, fold, "-tr", trainer, "-device", self.device]
             for trainer in self.methods.values()
             for fold in self.size.folds
         ]
@@ -142,13 +142,13 @@ class Demo:
             options = ["-device", self.device, "-npp", 0, "-nps", 0, "--disable_tta"]
             if trainer in self._ensembled():
                 options.append("--save_probabilities")
-            commands.append(["nnUNetv2_predict", "-i", images, "-o", self.predictions(trainer), *model, *options])
+            commands.append([names.PREDICT, "-i", images, "-o", self.predictions(trainer), *model, *options])
         self.commands.run(commands)
 
     def _evaluate(self, methods: dict[str, str]) -> list[tuple[str, Path]]:
         self._say("Ensembling, evaluating where annotated, comparing")
         members = [self.predictions(trainer) for trainer in self._ensembled()]
-        self._call("nnUNetv2_ensemble", "-i", *members, "-o", self.predictions("ensemble"), "-np", 1)
+        self._call(names.ENSEMBLE, "-i", *members, "-o", self.predictions("ensemble"), "-np", 1)
         results = [(name, self.predictions(trainer)) for name, trainer in methods.items()]
         results.append((ENSEMBLE, self.predictions("ensemble")))
         raw = self.folder / names.RAW / DATASET[1]
