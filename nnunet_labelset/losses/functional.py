@@ -18,7 +18,6 @@ from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.dice import (
-    EPSILON,
     DiceFunction,
     DiceTerms,
     leaf_dice,
@@ -165,7 +164,7 @@ def loss_of_tables(
         logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
     target = as_integers(target, "target")
     if combine is None:
-        options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce, EPSILON)
+        options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce)
         return whole_loss(logits, target, tables, options)
     sums = voxel_sums(logits, target, tables)
     terms = []

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nnunet_labelset.losses.dice import EPSILON
 from nnunet_labelset.losses.engine.tables import Tables, split_sums
 
 
@@ -17,7 +18,6 @@ class FinishOptions(NamedTuple):
     include_background: bool
     weight_dice: float
     weight_ce: float
-    epsilon: float
 
 
 def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
@@ -30,7 +30,7 @@ def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor
         if options.batch_dice:
             terms = [term.sum(0, keepdim=True) for term in terms]
         prediction, intersection, reference = terms
-        denominator = torch.rsub(reference, -options.epsilon).sub_(prediction)  # negative, which saves a launch below
+        denominator = torch.rsub(reference, -EPSILON).sub_(prediction)  # negative, which saves a launch below
         ratio = intersection / denominator  # half of the Dice, negative
         first = 0 if options.include_background else 1
         share = options.weight_dice / ratio[:, first:].numel()
@@ -41,8 +41,8 @@ def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor
         if first:
             gradients[: 2 * leaves : leaves].zero_()
     if parts.negative_entropy is not None:
-        place = len(tables.weights) - 1
-        entropy, voxels = sums[:, place :: tables.columns - 1 - place].sum(0)  # one launch for both
+        place, last = len(tables.slopes) - 1, len(tables.weights) - 1
+        entropy, voxels = sums[:, place :: last - place].sum(0)  # one launch for both
         by_voxels = voxels.clamp_min_(1).reciprocal_()
         slope = torch.mul(by_voxels.expand(len(sums)), -options.weight_ce, out=gradients[-1])[0]
         loss = entropy * slope if loss is None else loss.addcmul_(entropy, slope)
