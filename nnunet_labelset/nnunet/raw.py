@@ -103,28 +103,15 @@ def _folder_cases(folder: Path, ending: str, suffix: str, part: str) -> list[Raw
     images, _ = image_files(folder / f"images{suffix}", ending)
     labels = case_files(folder / f"labels{suffix}", ending)
     masks = case_files(folder / f"masks{suffix}", ending)
-    names = sorted(images if part == TRAINING else {*images, *labels})
-    missing = folder / f"labels{suffix}" if part == TRAINING else None
-    return [
-        RawCase(
-            name,
-            part,
-            tuple(images.get(name, ())),
-            labels.get(name, missing / f"{name}{ending}" if missing else None),
-            masks.get(name),
-        )
-        for name in names
-    ]
+    if part == TRAINING:  # each should have a label map
+        labels = {name: labels.get(name, folder / f"labels{suffix}" / f"{name}{ending}") for name in images}
+    names = sorted({*images, *labels})
+    return [RawCase(name, part, tuple(images.get(name, ())), labels.get(name), masks.get(name)) for name in names]
 
 
 def _listed_case(folder: Path, name: str, entry: Any) -> RawCase:
-    files = (entry.get("images"), entry.get("label")) if isinstance(entry, Mapping) else (None, None)
-    images = files[0] if isinstance(files[0], list) else []
-    if not images or not all(isinstance(text, str) for text in (*images, files[1])):
+    images, label = (entry.get("images"), entry.get("label")) if isinstance(entry, Mapping) else ((), "")
+    if not isinstance(images, list) or not images or not all(isinstance(text, str) for text in (*images, label)):
         raise LabelSetError(f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a file)")
-    return RawCase(
-        name,
-        TRAINING,
-        tuple(folder / os.path.expandvars(image) for image in images),
-        folder / os.path.expandvars(str(files[1])),
-    )
+    *images, label = (folder / os.path.expandvars(text) for text in (*images, label))
+    return RawCase(name, TRAINING, tuple(images), label)
