@@ -15,7 +15,7 @@ from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
 from nnunet_labelset.losses.engine.device import device_gradient, device_sums
 from nnunet_labelset.losses.engine.finish import FinishOptions, finish
-from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, split_sums
+from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, named_sums, parted
 from nnunet_labelset.losses.label_sets import require
 
 __all__ = ["FinishOptions", "Tables", "VoxelSums", "make_tables", "sum_dtype", "voxel_sums", "whole_loss"]
@@ -27,7 +27,8 @@ def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
     logits `(B, C, *S)`, target `(B, 1, *S)` integer set indices, `tables` on the same device in `sum_dtype(logits)`.
     Sums are float32 (float64 for float64 logits), whatever the dtype of the logits and the autocast.
     """
-    return split_sums(_Loss.apply(logits, target, tables, None)[0], tables)
+    sums, constants, _ = _Loss.apply(logits, target, tables, None)
+    return named_sums(sums, constants, tables)
 
 
 def whole_loss(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> Tensor:
@@ -40,7 +41,7 @@ def sum_dtype(logits: Tensor) -> torch.dtype:
 
 
 class _Loss(torch.autograd.Function):
-    """The loss, on the way its gradients by the sums, and what else the gradient needs; without options, the sums.
+    """The loss, its gradients by the sums, and what else the gradient needs; without options, the sums as parted.
 
     Forward, and once backward. Other kinds of differentiation are refused by PyTorch itself.
     """
@@ -48,7 +49,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
         logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         with _no_autocast(logits):
             found = None if options is None else fused.fused_loss(logits, target, tables, options)
             if found is not None:
@@ -56,12 +57,13 @@ class _Loss(torch.autograd.Function):
                 require(fine, _outside(tables))
                 return loss, gradients, None
             sums, mass = _sums(logits.detach(), target, tables)
-            return (sums, None, mass) if options is None else (*finish(sums, tables, options), mass)
+            loss, gradients = parted(sums, tables) if options is None else finish(sums, tables, options)
+            return loss, gradients, mass
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor | None, Tensor | None]) -> None:
-        ctx.tables = inputs[2]
-        ctx.save_for_backward(*inputs[:2], *output[1:])
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor | None]) -> None:
+        *tensors, ctx.tables, ctx.options = inputs
+        ctx.save_for_backward(*tensors, *output[1:])
         ctx.mark_non_differentiable(*(kept for kept in output[1:] if kept is not None))
         ctx.set_materialize_grads(False)
 
@@ -70,8 +72,8 @@ class _Loss(torch.autograd.Function):
         if upstream is None:
             return None, None, None, None
         logits, target, gradients, mass = ctx.saved_tensors
-        if gradients is None:  # upstream are those of the sums
-            gradients, upstream = upstream[:, : len(ctx.tables.slopes)], None
+        if ctx.options is None:
+            gradients, upstream = upstream, None
         return _Gradient.apply(logits, target, ctx.tables, gradients, upstream, mass), None, None, None
 
 

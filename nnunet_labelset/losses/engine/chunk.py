@@ -14,7 +14,7 @@ from nnunet_labelset.losses.engine.tables import Tables
 
 
 def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
-    """Sums over the voxels `(B, R)`, to be named by `split_sums`; and the mass of every voxel's label-set `(B, 1, n)`,
+    """Sums over the voxels `(B, R)`, in the order of the weights; and the mass of every voxel's label-set `(B, 1, n)`,
     if a marginal Dice needed it."""
     leaves = tables.leaves
     outside = _outside(k, tables)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.dice import EPSILON
-from nnunet_labelset.losses.engine.tables import Tables, split_sums
+from nnunet_labelset.losses.engine.tables import Tables, named_sums, parted
 
 
 class FinishOptions(NamedTuple):
@@ -22,10 +22,10 @@ class FinishOptions(NamedTuple):
 
 def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
     """The loss, and its gradients by P, I and the entropy `(B, R')`."""
-    parts, leaves = split_sums(sums, tables), tables.leaves
+    parts, leaves = named_sums(*parted(sums, tables), tables), tables.leaves
     gradients = sums.new_empty(len(tables.slopes), len(sums))  # (R', B): rows that operators can write to
     loss: Tensor | None = None
-    if parts.prediction is not None and parts.intersection is not None and parts.reference is not None:
+    if tables.dice:
         terms = [parts.prediction, parts.intersection, parts.reference]
         if options.batch_dice:
             terms = [term.sum(0, keepdim=True) for term in terms]
@@ -40,7 +40,7 @@ def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor
         torch.mul(ratio.T, by_intersection, out=gradients[:leaves])
         if first:
             gradients[: 2 * leaves : leaves].zero_()
-    if parts.negative_entropy is not None:
+    if tables.entropy:
         place, last = len(tables.slopes) - 1, len(tables.weights) - 1
         entropy, voxels = sums[:, place :: last - place].sum(0)  # one launch for both
         by_voxels = voxels.clamp_min_(1).reciprocal_()

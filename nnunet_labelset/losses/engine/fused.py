@@ -77,7 +77,7 @@ def _launch(kernel: str, grid: tuple[int, ...], *arguments: object, **options: o
 
 @_tried
 def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
-    """Sums `(B, R + 1)` in the order of `split_sums`; in the last column, the number of bad set indices."""
+    """Sums `(B, R + 1)` in the order of the weights; in the last column, the number of bad set indices."""
     (x, k), axes = _views(logits, target)
     rows, sets = tables.weights.shape
     block_c, block_n = _blocks(tables)

@@ -51,7 +51,7 @@ def sums_kernel(
     DICE: tl.constexpr, ENTROPY: tl.constexpr, MARGINAL: tl.constexpr, ALPHA: tl.constexpr, FOCAL: tl.constexpr,
     OWN_REFERENCE: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums (B, programs, ROWS), in the order of `split_sums`, and the number of bad set indices."""
+    """Partial sums (B, programs, ROWS), in the order of the weights, and the number of bad set indices."""
     ENTROPY_ROW: tl.constexpr = 2 * LEAVES * DICE
     program, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
     leaf = tl.arange(0, BLOCK_C)

@@ -123,17 +123,21 @@ def _grouped(member: Tensor, prediction: Tensor, intersection: Tensor, marginal:
 
 
 class VoxelSums(NamedTuple):
-    """Sums over the voxels of each sample; what the loss has no use for is None."""
+    """Sums over the voxels of each sample; what the loss has no use for is `(B, 0)`."""
 
-    prediction: Tensor | None  # (B, C) P
-    intersection: Tensor | None  # (B, C) I
-    negative_entropy: Tensor | None  # (B, 1) of log s_i, or its likes for the focal loss
-    reference: Tensor | None  # (B, C) R, a constant to the logits
-    voxels: Tensor | None  # (B, 1) that the entropy is over, a constant, too
+    prediction: Tensor  # (B, C) P
+    intersection: Tensor  # (B, C) I
+    negative_entropy: Tensor  # (B, 1) of log s_i, or its likes for the focal loss
+    reference: Tensor  # (B, C) R, without gradient
+    voxels: Tensor  # (B, 1) that the entropy is over, without gradient
 
 
-def split_sums(sums: Tensor, tables: Tables) -> VoxelSums:
-    """Name the columns of the sums `(B, R)`, which are in the order of the weights."""
+def parted(sums: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    """Sums `(B, R)` in the order of the weights: the R' that have a gradient, and the constants."""
+    return sums[:, : len(tables.slopes)], sums[:, len(tables.slopes) :]
+
+
+def named_sums(sums: Tensor, constants: Tensor, tables: Tables) -> VoxelSums:
+    """Their columns by name."""
     by_leaf, by_set = tables.leaves * tables.dice, int(tables.entropy)
-    parts = sums.split([by_leaf, by_leaf, by_set, by_leaf, by_set], 1)
-    return VoxelSums(*(part if part.shape[1] else None for part in parts))
+    return VoxelSums(*sums.split([by_leaf, by_leaf, by_set], 1), *constants.split([by_leaf, by_set], 1))
