@@ -27,7 +27,7 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values
 from nnunet_labelset.nnunet.models import reader_of
-from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
+from nnunet_labelset.nnunet.names import LISTED, NUM_TRAINING, PROBABILITIES, TRAINED, VALIDATED, VALIDATION, fold_name
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
@@ -93,7 +93,9 @@ def find_completions(
 ) -> list[Completion]:
     """The training cases with larger label-sets, each with the prediction of the fold that held it out."""
     made_by_model = originals(dataset_json)
-    held_out = {case: fold for fold, split in enumerate(splits) for case in split["val"] if case not in split["train"]}
+    held_out = {
+        case: fold for fold, split in enumerate(splits) for case in split[VALIDATED] if case not in split[TRAINED]
+    }
     found, missing = [], {}
     for case in raw_cases(folder, dataset_json):
         if case.part != TRAINING or case.name in made_by_model:
@@ -185,7 +187,10 @@ def completed_splits(splits: Sequence[Mapping[str, Any]], dataset_json: Mapping[
     """The same folds: training on completed copies where there are any, validation on what people annotated."""
     copies = {original: case for case, original in originals(dataset_json).items()}
     return [
-        {"train": [copies.get(case, case) for case in _annotated(split["train"])], "val": _annotated(split["val"])}
+        {
+            TRAINED: [copies.get(case, case) for case in _annotated(split[TRAINED])],
+            VALIDATED: _annotated(split[VALIDATED]),
+        }
         for split in splits
     ]
 
@@ -228,11 +233,11 @@ def _dataset_json(
     protocols |= {name: sets for sets, name in names.items()}
     after = Contract(contract.leaf_names, protocols, cases, has_ignore)
     return {
-        **{key: value for key, value in before.items() if key not in ("dataset", "training", COMPLETED)},
+        **{key: value for key, value in before.items() if key not in (LISTED, "training", COMPLETED)},
         **after.to_dataset_json(),
-        "numTraining": len(files),
+        NUM_TRAINING: len(files),
         "name": target.name,
-        "dataset": files,
+        LISTED: files,
         COMPLETED: {"cases": provenance, "voxels": f"{COMPLETED_VOXELS}/CASE: 1 where a model decided"},
     }
 

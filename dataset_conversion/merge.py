@@ -19,7 +19,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.names import DATASET, dataset_words
+from nnunet_labelset.nnunet.names import CONVERT_DECATHLON, DATASET, dataset_words
 from nnunet_labelset.nnunet.raw import RawCase, channel_names, raw_cases
 
 
@@ -114,7 +114,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
     if isinstance(labels, Mapping) and labels and all(str(key).isdigit() for key in labels):
         raise LabelSetError(
             f"{path}: in the style of the Medical Segmentation Decathlon: convert it first, "
-            f"nnUNetv2_convert_MSD_dataset -i {folder}"
+            f"{CONVERT_DECATHLON} -i {folder}"
         )
     return content
 

@@ -11,6 +11,7 @@ from types import ModuleType
 
 from nnunet_labelset import __version__
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet import names
 
 # verb -> help. A verb is a module of `commands` with `configure(parser)` and `run(args)`; one is imported, the chosen.
 VERBS = {
@@ -19,11 +20,11 @@ VERBS = {
     "merge": "merge nnU-Net data sets into one label space",
     "verify": "check a data set against its contract",
     "coverage": "show which leaves are annotated in how many cases",
-    "splits": "write splits_final.json, stratified by protocol",
+    "splits": f"write {names.SPLITS}, stratified by protocol",
     "complete": "a new data set in which a model has filled in what it is sure of",
-    "train": "nnUNetv2_train with our trainers on its path; same arguments",
-    "predict": "nnUNetv2_predict with our trainers on its path; same arguments",
-    "trainers": "print the folder to put into nnUNet_extTrainer, or list the trainers",
+    "train": f"{names.TRAIN} with our trainers on its path; same arguments",
+    "predict": f"{names.PREDICT} with our trainers on its path; same arguments",
+    "trainers": f"print the folder to put into {names.EXTERNAL_TRAINERS}, or list the trainers",
     "extend": "start a training in which a trained model learns more structures",
     "export": "zip a trained model so that stock nnU-Net predicts with it",
     "evaluate": "score predictions where the reference is annotated",

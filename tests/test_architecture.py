@@ -71,6 +71,13 @@ def path_parts(path: Path) -> Iterator[str]:
                 yield text
 
 
+def strangers_to_nnunet() -> Iterator[tuple[str, Path]]:
+    """The modules that take nnU-Net's names from nnunet/names.py."""
+    for module, path in modules().items():
+        if room_of(module) not in ("nnunet", "training", "trainers"):
+            yield module, path
+
+
 def test_names_of_nnunet_stand_once() -> None:
     facts = {names.SPLITS, names.REFERENCES, names.DEFAULT_PLANS, names.PLANS, names.PROGRESS, names.SUMMARY}
     facts |= {*names.VARIABLES, names.EXTERNAL_TRAINERS, names.PROCESSES, names.AUGMENTATION_PROCESSES}
@@ -80,12 +87,45 @@ def test_names_of_nnunet_stand_once() -> None:
     facts |= {"fold_", "training_log", "crossval_results"}
     found = [
         (module, text)
-        for module, path in modules().items()
-        if room_of(module) not in ("nnunet", "training", "trainers")
+        for module, path in strangers_to_nnunet()
         for text in path_parts(path)
         if any(fact in text for fact in facts)
     ]
     assert found == [], "(module, name of nnU-Net): take it from nnunet/names.py"
+
+
+def keys_and_texts(path: Path) -> tuple[set[str], set[str]]:
+    """Texts by which a file looks something up, as `a["x"]` or `"x" in a` do; and all that are no documentation."""
+    keys: list[ast.AST | None] = []
+    texts, documentation = set(), set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Subscript):
+            keys.append(node.slice)
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            keys.append(node.left)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop"):
+            keys += node.args[:1]
+        elif isinstance(node, ast.Dict):
+            keys += node.keys
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            documentation.add(node.value.value)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
+    return {key.value for key in keys if isinstance(key, ast.Constant)}, texts - documentation
+
+
+def test_keys_and_commands_of_nnunet_stand_once() -> None:
+    facts = {names.FILE_ENDING, names.CHANNELS, names.NUM_TRAINING, names.LISTED, names.TRAINED, names.VALIDATED}
+    own = {
+        "nnunet_labelset.cli": {"train"},  # a verb
+        "nnunet_labelset.study.experiment": {"dataset"},  # a variable of its scripts
+    }
+    found = []
+    for module, path in strangers_to_nnunet():
+        keys, texts = keys_and_texts(path)
+        found += [(module, key) for key in keys & facts - own.get(module, set())]
+        found += [(module, text) for text in texts if "nnUNetv2_" in text]
+    assert found == [], "(module, key or command of nnU-Net): take it from nnunet/names.py"
 
 
 def test_options_that_verbs_share_stand_once() -> None:

@@ -30,7 +30,7 @@ from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.records import to_json
 from nnunet_labelset.io.tables import column_of_cases, read_table
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import DATASET, SUMMARY
+from nnunet_labelset.nnunet.names import DATASET, FILE_ENDING, SUMMARY
 from nnunet_labelset.nnunet.summary import nnunet_summary
 
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
             "--annotated FILE.csv with the columns case and annotated"
         )
     contract = read_contract(dataset_file, args.annotated)
-    ending = dataset_json.get("file_ending", ".nii.gz")
+    ending = dataset_json.get(FILE_ENDING, ".nii.gz")
     wanted = _wanted(args, contract)
     pairs, missing, extra = find_pairs(reference, prediction, contract, ending, args.chill, wanted)
     for names, what in ((missing, "without prediction"), (extra, "without reference")):

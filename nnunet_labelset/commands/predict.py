@@ -6,11 +6,12 @@ import argparse
 
 from nnunet_labelset.commands.options import add_forwarded
 from nnunet_labelset.nnunet.forward import forward
+from nnunet_labelset.nnunet.names import PREDICT
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_forwarded(parser, "nnUNetv2_predict")
+    add_forwarded(parser, PREDICT)
 
 
 def run(args: argparse.Namespace) -> None:
-    forward("nnUNetv2_predict", "nnunet_labelset predict", args.arguments)
+    forward(PREDICT, "nnunet_labelset predict", args.arguments)

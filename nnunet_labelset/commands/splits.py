@@ -23,7 +23,7 @@ from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.tables import column_of_cases
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.names import PREPROCESSED, REFERENCES, SPLITS
+from nnunet_labelset.nnunet.names import PREPROCESSED, REFERENCES, SPLITS, TRAINED, VALIDATED
 from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
 
 
@@ -73,9 +73,9 @@ def run(args: argparse.Namespace) -> None:
     state = "wrote" if _write(target, splits, args.overwrite) else "unchanged:"
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     for number, split in enumerate(splits):
-        protocols = Counter(contract.protocol_of(case) for case in split["val"])
+        protocols = Counter(contract.protocol_of(case) for case in split[VALIDATED])
         shown = some((f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]), 8)
-        print(f"  fold {number}: {len(split['train'])} train, {len(split['val'])} val ({shown})")
+        print(f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val ({shown})")
     if single:
         print(f"note: {some(single)}: no subject is named by --subject, so each is one of its own")
     annotating = Counter(leaf for each in subjects for leaf in each.leaves)

@@ -6,11 +6,12 @@ import argparse
 
 from nnunet_labelset.commands.options import add_forwarded
 from nnunet_labelset.nnunet.forward import forward
+from nnunet_labelset.nnunet.names import TRAIN
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_forwarded(parser, "nnUNetv2_train")
+    add_forwarded(parser, TRAIN)
 
 
 def run(args: argparse.Namespace) -> None:
-    forward("nnUNetv2_train", "nnunet_labelset train", args.arguments)
+    forward(TRAIN, "nnunet_labelset train", args.arguments)

@@ -22,6 +22,7 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import listed, some
 from nnunet_labelset.io.volume import integer_array, read_voxels, write_voxels
+from nnunet_labelset.nnunet.names import LISTED
 from nnunet_labelset.nnunet.raw import file_ending
 
 
@@ -36,7 +37,7 @@ class Job:
 
 def find_masks(data: Existing, folder: Path, missing: Mapping[str, LabelSet], values: Values) -> dict[str, Path]:
     """The masks of those cases that lack something, by case."""
-    if "dataset" in data.dataset_json:
+    if LISTED in data.dataset_json:
         raise LabelSetError("--mask: the label maps are listed in place by dataset.json, and sources are never changed")
     files = case_files(folder, file_ending(data.dataset_json))
     found = {case: files[case] for case, leaves in missing.items() if leaves and case in files}

@@ -13,6 +13,7 @@ from itertools import permutations
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.names import TRAINED, VALIDATED
 
 SEED = 12345  # nnU-Net's own
 ATTEMPTS = 20
@@ -186,4 +187,4 @@ def _shuffled(subjects: Sequence[Subject], seed: str) -> list[Subject]:
 def _split(subjects: Sequence[Subject], validation: Sequence[Subject]) -> Split:
     val = {case for subject in validation for case in subject.cases}
     train = [case for subject in subjects for case in subject.cases if case not in val]
-    return {"train": sorted(train), "val": sorted(val)}
+    return {TRAINED: sorted(train), VALIDATED: sorted(val)}

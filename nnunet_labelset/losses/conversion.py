@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.label_sets import LabelSets, as_integers, require
+from nnunet_labelset.losses.label_sets import LabelSets, as_indices
 
 SoftLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -132,7 +132,5 @@ def _membership(target: Tensor, label_sets: LabelSets, probabilities: Tensor | N
         expected = (len(target), label_sets.num_leaves, *target.shape[2:])
         if probabilities.shape != expected:
             raise LabelSetError(f"Expected `probabilities` of shape {expected}, but got {tuple(probabilities.shape)}")
-    indices = as_integers(target, "target").long()
-    low, high = indices.aminmax()  # -1 would silently be the last label-set
-    require((low >= 0) & (high < label_sets.num_sets), f"`target` has set indices outside 0..{label_sets.num_sets - 1}")
-    return label_sets.membership.to(target.device)[indices[:, 0]].movedim(-1, 1)
+    indices = as_indices(target, label_sets.num_sets)[:, 0]
+    return label_sets.membership.to(target.device)[indices].movedim(-1, 1)

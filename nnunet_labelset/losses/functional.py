@@ -17,15 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.dice import (
-    EPSILON,
-    DiceFunction,
-    DiceTerms,
-    leaf_dice,
-    marginal_dice,
-    mean_dice,
-    soft_target_dice,
-)
+from nnunet_labelset.losses.dice import DiceFunction, DiceTerms, leaf_dice, marginal_dice, mean_dice, soft_target_dice
 from nnunet_labelset.losses.engine import (
     FinishOptions,
     Tables,
@@ -165,16 +157,16 @@ def loss_of_tables(
         logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
     target = as_integers(target, "target")
     if combine is None:
-        options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce, EPSILON)
+        options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce)
         return whole_loss(logits, target, tables, options)
     sums = voxel_sums(logits, target, tables)
     terms = []
     if tables.dice:
-        dice = DiceTerms(sums.intersection, sums.reference, sums.prediction)  # type: ignore[arg-type]
+        dice = DiceTerms(sums.intersection, sums.reference, sums.prediction)
         dice = combine(DiceTerms(*(term.sum(0, keepdim=True) for term in dice)) if batch_dice else dice)
         loss = 1 - dice.dice()[:, 0 if include_background else 1 :].mean()
         terms.append(loss if weight_dice == 1 else weight_dice * loss)
-    if sums.negative_entropy is not None and sums.voxels is not None:
+    if tables.entropy:
         loss = sums.negative_entropy.sum() / (-sums.voxels.sum()).clamp_max(-1)
         terms.append(loss if weight_ce == 1 else weight_ce * loss)
     return terms[0] if len(terms) == 1 else terms[0] + terms[1]

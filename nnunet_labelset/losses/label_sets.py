@@ -40,6 +40,15 @@ def as_integers(target: Tensor, name: str) -> Tensor:
     return integers
 
 
+def as_indices(target: Tensor, count: int) -> Tensor:
+    """`target` as int64, after a check that it holds set indices of so many label-sets."""
+    indices = as_integers(target, "target").long()
+    if indices.numel():
+        low, high = indices.aminmax()  # -1 would silently be the last label-set
+        require((low >= 0) & (high < count), f"`target` has set indices outside 0..{count - 1}")
+    return indices
+
+
 class LabelSets:
     """The distinct label-sets of a data set, and for every case what its values stand for.
 

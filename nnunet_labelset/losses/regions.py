@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.dice import DiceTerms
-from nnunet_labelset.losses.label_sets import as_integers, require
+from nnunet_labelset.losses.label_sets import as_indices
 from nnunet_labelset.losses.modules import LabelSetLoss, SoftTargetDiceLoss, _sum_over_ranks
 
 
@@ -65,10 +65,7 @@ class RegionLoss(nn.Module):
                 f"Expected `logits` of shape (B, {regions}, *S), one channel per region, and `target` (B, 1, *S), "
                 f"but got {tuple(logits.shape)} and {tuple(target.shape)}"
             )
-        indices = as_integers(target, "target").long()[:, 0]
-        if indices.numel():
-            low, high = indices.aminmax()
-            require((low >= 0) & (high < count), f"`target` has set indices outside 0..{count - 1}")
+        indices = as_indices(target, count)[:, 0]
         inside, known = (side[indices].movedim(-1, 1) for side in self.sides)  # (B, R, *S)
         logits = logits if logits.dtype == torch.float64 else logits.float()  # half overflows in sums over voxels
         loss = logits.new_zeros(())

@@ -45,16 +45,12 @@ def known_trainers() -> set[str]:
 def described_trainers() -> dict[str, str]:
     """Our trainers, the recommended ones first, each in its own words, or in those of its loss."""
     losses = {
-        node.name: (ast.get_docstring(node) or node.name).splitlines()[0]
-        for path in sorted(_folder_of("nnunet_labelset.losses").glob("*.py"))
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef)
+        name: (ast.get_docstring(node) or name).splitlines()[0]
+        for name, node in _classes("nnunet_labelset.losses").items()
     }
     found = {
-        node.name: ast.get_docstring(node) or losses.get(_loss_of(node), "")
-        for path in sorted(Path(trainers_folder()).glob("[!_]*.py"))
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef) and node.name.startswith("nnUNetTrainer")
+        name: ast.get_docstring(node) or losses.get(_loss_of(node), "")
+        for name, node in _classes("nnunet_labelset.trainers").items()
     }
     described = {}
     for name in sorted(found, key=lambda name: not name.startswith(DEFAULT_TRAINER)):
@@ -64,6 +60,12 @@ def described_trainers() -> dict[str, str]:
             words = f"{base}, {variant.replace('_', ', ')}".replace("epochs", " epochs")
         described[name] = words.replace("NoMirroring", "no mirroring").replace("short", "short: for trying things out")
     return described
+
+
+def _classes(package: str) -> dict[str, ast.ClassDef]:
+    sources = [path.read_text(encoding="utf-8") for path in sorted(_folder_of(package).glob("*.py"))]
+    nodes = (node for source in sources for node in ast.parse(source).body)
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def _loss_of(node: ast.ClassDef) -> str:

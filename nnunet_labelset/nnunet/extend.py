@@ -168,9 +168,8 @@ def _new_weights(file: Path, old: Sequence[str], new: Sequence[str], regions: bo
     try:
         weights = torch.load(file, map_location="cpu", weights_only=False)["network_weights"]
     except Exception as error:  # torch raises many kinds for a file that is not whole
-        raise LabelSetError(
-            f"{file.name}: not readable as a checkpoint: {(str(error).splitlines() or [''])[0]}"
-        ) from None
+        said = (str(error).splitlines() or [""])[0]
+        raise LabelSetError(f"{file.name}: not readable as a checkpoint: {said}") from None
     layers = [key for key in weights if OUTPUT_LAYERS in key]
     if not layers:
         raise LabelSetError(
@@ -195,21 +194,8 @@ def _moved(plans: dict[str, Any], name: str, raw: Path, dataset_json: Mapping[st
     if not cases or not cases[0].images:
         raise LabelSetError(f"{raw}: no training images")
     reader = determine_reader_writer_from_dataset_json(dict(dataset_json), str(cases[0].images[0]), True, verbose=False)
-    configurations = {
-        key: {
-            **value,
-            **(
-                {"data_identifier": f"{name}_{value['data_identifier'].removeprefix(plans['plans_name']).lstrip('_')}"}
-                if "data_identifier" in value
-                else {}
-            ),
-        }
-        for key, value in plans["configurations"].items()
-    }
-    return {
-        **plans,
-        "dataset_name": raw.name,
-        "plans_name": name,
-        "image_reader_writer": reader.__name__,
-        "configurations": configurations,
-    }
+    for planned in plans["configurations"].values():
+        if "data_identifier" in planned:
+            words = planned["data_identifier"].removeprefix(plans["plans_name"]).lstrip("_")
+            planned["data_identifier"] = f"{name}_{words}"
+    return {**plans, "dataset_name": raw.name, "plans_name": name, "image_reader_writer": reader.__name__}

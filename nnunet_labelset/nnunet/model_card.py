@@ -28,7 +28,7 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
         configuration=configuration,
         plans=plans,
         folds=", ".join(folds),
-        channels=", ".join(map(str, dataset_json.get("channel_names", {}).values())),
+        channels=", ".join(map(str, dataset_json.get(names.CHANNELS, {}).values())),
         trainer=trainer,
         version=__version__,
         builtin=builtin,
@@ -40,7 +40,7 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
 def _of_training_cases(contract: Contract, dataset: str) -> Contract:
     """Without the test cases, which the contract may name too; the folds tell, where they are still there."""
     try:
-        trained = {case for split in read_splits(dataset) for case in (*split["train"], *split["val"])}
+        trained = {case for split in read_splits(dataset) for case in (*split[names.TRAINED], *split[names.VALIDATED])}
     except LabelSetError:
         return contract
     cases = {case: protocol for case, protocol in contract.cases.items() if case in trained}

@@ -8,39 +8,39 @@ from typing import Any
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.names import FINAL_CHECKPOINT, PLANS, PREPROCESSED, RESULTS, SPLITS, fold_name, model_name
 
 
 def find_model(dataset: str, trainer: str, plans: str, configuration: str) -> Path:
     """The folder of a model in `nnUNet_results`; if it is not there, the message names those that are."""
-    results = find_dataset(dataset, RESULTS)
-    folder = results / model_name(trainer, plans, configuration)
+    results = find_dataset(dataset, names.RESULTS)
+    folder = results / names.model_name(trainer, plans, configuration)
     if not folder.is_dir():
-        known = sorted(path.name for path in results.glob(model_name("*", "*", "*")))
+        known = sorted(path.name for path in results.glob(names.model_name("*", "*", "*")))
         raise LabelSetError(f"{results}: no model {folder.name}{did_you_mean(folder.name, known)}")
     return folder
 
 
 def trained_folds(checkpoints: Iterable[Path]) -> dict[str, Path]:
     """The last checkpoints of a model by fold."""
-    found = sorted(path for path in checkpoints if path.name == FINAL_CHECKPOINT)
-    return {path.parent.name.removeprefix(fold_name("")): path for path in found}
+    found = sorted(path for path in checkpoints if path.name == names.FINAL_CHECKPOINT)
+    return {path.parent.name.removeprefix(names.fold_name("")): path for path in found}
 
 
 def reader_of(model: Path) -> Any:
     """nnU-Net's reader and writer of the data set that the model was trained on."""
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
-    return PlansManager(read_json(model / PLANS)).image_reader_writer_class()
+    return PlansManager(read_json(model / names.PLANS)).image_reader_writer_class()
 
 
 def read_splits(dataset: str) -> list[dict[str, list[str]]]:
     """The folds of a preprocessed data set."""
-    file = find_dataset(dataset, PREPROCESSED) / SPLITS
+    file = find_dataset(dataset, names.PREPROCESSED) / names.SPLITS
     if not file.is_file():
         raise LabelSetError(f"{file}: no such file: train a fold first, or run 'nnunet_labelset splits'")
     splits = read_json(file, list)
-    if not all(isinstance(split, dict) and {"train", "val"} <= set(split) for split in splits):
-        raise LabelSetError(f"{file}: expected a list of folds with 'train' and 'val'")
+    if not all(isinstance(split, dict) and {names.TRAINED, names.VALIDATED} <= set(split) for split in splits):
+        raise LabelSetError(f"{file}: expected a list of folds with '{names.TRAINED}' and '{names.VALIDATED}'")
     return splits

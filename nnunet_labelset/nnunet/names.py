@@ -1,4 +1,4 @@
-"""nnU-Net's names of files, folders and plans, each once: what a newer nnU-Net renames is renamed here."""
+"""nnU-Net's names of files, their keys, folders, plans and commands, each once: what it renames is renamed here."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ EXTERNAL_TRAINERS = "nnUNet_extTrainer"  # the variable that names folders of tr
 
 PROCESSES, AUGMENTATION_PROCESSES = "nnUNet_def_n_proc", "nnUNet_n_proc_DA"  # variables, too
 
+# commands
+COMMANDS = tuple(f"nnUNetv2_{name}" for name in ("plan_and_preprocess", "preprocess", "train", "predict", "ensemble"))
+PLAN_AND_PREPROCESS, PREPROCESS, TRAIN, PREDICT, ENSEMBLE = COMMANDS
+CONVERT_DECATHLON = "nnUNetv2_convert_MSD_dataset"
+
 # a raw data set
 IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST = "imagesTr", "labelsTr", "imagesTs", "labelsTs"
 FIRST_CHANNEL = "_0000"  # at the end of the name of a case's first image
+# keys of its dataset.json; LISTED are the files of training cases that do not lie in its folders
+FILE_ENDING, CHANNELS, NUM_TRAINING, LISTED = "file_ending", "channel_names", "numTraining", "dataset"
 
 # a preprocessed data set
 SPLITS = "splits_final.json"
+TRAINED, VALIDATED = "train", "val"  # the cases of one split
 REFERENCES = "gt_segmentations"
 DEFAULT_PLANS = "nnUNetPlans"
 PLANNERS = {

@@ -14,6 +14,7 @@ from nnunet_labelset.io.files import case_files, new_file, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.nnunet.models import reader_of
 from nnunet_labelset.nnunet.names import DATASET, PLANS, POSTPROCESSING, SUMMARY
+from nnunet_labelset.nnunet.raw import file_ending
 from nnunet_labelset.nnunet.summary import label_set_summary
 
 
@@ -30,7 +31,7 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
 
     reader_writer = reader_of(folder)
     dataset_json = read_json(folder / DATASET)
-    ending = dataset_json["file_ending"]
+    ending = file_ending(dataset_json)
     names = foreground(contract)
     labels = list(names)
     before = best = label_set_summary(references, folder, contract, ending, processes, reader_writer)

@@ -12,7 +12,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json
-from nnunet_labelset.nnunet.names import DATASET, IMAGES_TRAINING
+from nnunet_labelset.nnunet.names import CHANNELS, DATASET, FILE_ENDING, IMAGES_TRAINING, LISTED, NUM_TRAINING
 
 TRAINING, TEST = "training", "test"
 INCOMPLETE = ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
@@ -31,7 +31,7 @@ class RawCase:
 
 
 def file_ending(dataset_json: Mapping[str, Any]) -> str:
-    ending = dataset_json.get("file_ending")
+    ending = dataset_json.get(FILE_ENDING)
     if not isinstance(ending, str) or not ending:
         raise LabelSetError(f"Expected 'file_ending' in dataset.json to be such as '.nii.gz', but got {ending!r}")
     return ending
@@ -39,7 +39,7 @@ def file_ending(dataset_json: Mapping[str, Any]) -> str:
 
 def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the channels, in their order."""
-    channels = dataset_json.get("channel_names")
+    channels = dataset_json.get(CHANNELS)
     if not isinstance(channels, Mapping) or not channels or not all(str(key).isdigit() for key in channels):
         raise LabelSetError(f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}")
     return tuple(str(channels[key]) for key in sorted(channels, key=int))
@@ -48,9 +48,9 @@ def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
 def new_dataset_json(name: str, channels: Sequence[str], num_training: int, ending: str) -> dict[str, Any]:
     """What dataset.json says beside the labels."""
     return {
-        "channel_names": {str(number): channel for number, channel in enumerate(channels)},
-        "numTraining": num_training,
-        "file_ending": ending,
+        CHANNELS: {str(number): channel for number, channel in enumerate(channels)},
+        NUM_TRAINING: num_training,
+        FILE_ENDING: ending,
         "name": name,
     }
 
@@ -69,7 +69,7 @@ def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCa
     """
     folder = Path(folder)
     ending = file_ending(dataset_json)
-    listed = dataset_json.get("dataset")
+    listed = dataset_json.get(LISTED)
     if listed is None:
         training = _folder_cases(folder, ending, "Tr", TRAINING)
     elif not isinstance(listed, Mapping):
@@ -103,28 +103,15 @@ def _folder_cases(folder: Path, ending: str, suffix: str, part: str) -> list[Raw
     images, _ = image_files(folder / f"images{suffix}", ending)
     labels = case_files(folder / f"labels{suffix}", ending)
     masks = case_files(folder / f"masks{suffix}", ending)
-    names = sorted(images if part == TRAINING else {*images, *labels})
-    missing = folder / f"labels{suffix}" if part == TRAINING else None
-    return [
-        RawCase(
-            name,
-            part,
-            tuple(images.get(name, ())),
-            labels.get(name, missing / f"{name}{ending}" if missing else None),
-            masks.get(name),
-        )
-        for name in names
-    ]
+    if part == TRAINING:  # each should have a label map
+        labels = {name: labels.get(name, folder / f"labels{suffix}" / f"{name}{ending}") for name in images}
+    names = sorted({*images, *labels})
+    return [RawCase(name, part, tuple(images.get(name, ())), labels.get(name), masks.get(name)) for name in names]
 
 
 def _listed_case(folder: Path, name: str, entry: Any) -> RawCase:
-    files = (entry.get("images"), entry.get("label")) if isinstance(entry, Mapping) else (None, None)
-    images = files[0] if isinstance(files[0], list) else []
-    if not images or not all(isinstance(text, str) for text in (*images, files[1])):
+    images, label = (entry.get("images"), entry.get("label")) if isinstance(entry, Mapping) else ((), "")
+    if not isinstance(images, list) or not images or not all(isinstance(text, str) for text in (*images, label)):
         raise LabelSetError(f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a file)")
-    return RawCase(
-        name,
-        TRAINING,
-        tuple(folder / os.path.expandvars(image) for image in images),
-        folder / os.path.expandvars(str(files[1])),
-    )
+    *images, label = (folder / os.path.expandvars(text) for text in (*images, label))
+    return RawCase(name, TRAINING, tuple(images), label)

@@ -19,7 +19,8 @@ from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import trainers_folder
 from nnunet_labelset.nnunet.plans import cut_down
-from nnunet_labelset.study.phantom.data import write_demo_data
+from nnunet_labelset.nnunet.raw import TEST, TRAINING
+from nnunet_labelset.study.phantom.data import SOURCES, write_demo_data
 from nnunet_labelset.study.runner import Commands
 
 DATASET = ("27", "Dataset027_FetalBrain")
@@ -97,15 +98,14 @@ class Demo:
         """Train, predict and score every method; returns its name and predictions."""
         self._train()
         self._predict()
-        return self._evaluate(self.methods)
+        return self._evaluate()
 
     # ------------------------------------------------------------------------------------------------- steps
 
     def _convert(self) -> None:
         data = self.folder / "data"
-        sources = ["--source", f"atlas={data / 'atlas'}", "--source", f"leuven_controls={data / 'controls'}"]
-        sources += ["--source", f"leuven_spina_bifida={data / 'spina_bifida'}"]
-        sources += ["--test-source", f"case_folders={data / 'test'}", "--test-source", f"feta={data / 'feta'}"]
+        flags = {TRAINING: "--source", TEST: "--test-source"}
+        sources = [word for name, place, part in SOURCES for word in (flags[part], f"{name}={data / place}")]
         self._say("Converting: one data set, every case with its protocol")
         name = DATASET[1].split("_")[1]
         table = ["--annotated", data / "annotated.csv"]
@@ -115,23 +115,22 @@ class Demo:
 
     def _plan(self) -> None:
         self._say("Planning and preprocessing by nnU-Net, with a network that a CPU can train")
-        self._call("nnUNetv2_plan_and_preprocess", "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
+        self._call(names.PLAN_AND_PREPROCESS, "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
         preprocessed = self.folder / names.PREPROCESSED / DATASET[1]
         plans = preprocessed / f"{names.DEFAULT_PLANS}.json"
         cut_down(plans, CONFIGURATION, self.size.patch, self.size.features)
-        self._call("nnUNetv2_preprocess", "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
+        self._call(names.PREPROCESS, "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
         self._call("nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1)
 
     def _train(self) -> None:
         self._say(f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps")
         commands = [
-            ["nnUNetv2_train", DATASET[0], CONFIGURATION, fold, "-tr", trainer, "-device", self.device]
+            [names.TRAIN, DATASET[0], CONFIGURATION, fold, "-tr", trainer, "-device", self.device]
             for trainer in self.methods.values()
             for fold in self.size.folds
         ]
-        self.commands.run(
-            commands, **{names.AUGMENTATION_PROCESSES: "0"}
-        )  # augmentation in the same process: the seed counts
+        # Augmentation in the same process: the seed counts.
+        self.commands.run(commands, **{names.AUGMENTATION_PROCESSES: "0"})
 
     def _predict(self) -> None:
         self._say("Predicting the test cases")
@@ -142,14 +141,14 @@ class Demo:
             options = ["-device", self.device, "-npp", 0, "-nps", 0, "--disable_tta"]
             if trainer in self._ensembled():
                 options.append("--save_probabilities")
-            commands.append(["nnUNetv2_predict", "-i", images, "-o", self.predictions(trainer), *model, *options])
+            commands.append([names.PREDICT, "-i", images, "-o", self.predictions(trainer), *model, *options])
         self.commands.run(commands)
 
-    def _evaluate(self, methods: dict[str, str]) -> list[tuple[str, Path]]:
+    def _evaluate(self) -> list[tuple[str, Path]]:
         self._say("Ensembling, evaluating where annotated, comparing")
         members = [self.predictions(trainer) for trainer in self._ensembled()]
-        self._call("nnUNetv2_ensemble", "-i", *members, "-o", self.predictions("ensemble"), "-np", 1)
-        results = [(name, self.predictions(trainer)) for name, trainer in methods.items()]
+        self._call(names.ENSEMBLE, "-i", *members, "-o", self.predictions("ensemble"), "-np", 1)
+        results = [(name, self.predictions(trainer)) for name, trainer in self.methods.items()]
         results.append((ENSEMBLE, self.predictions("ensemble")))
         raw = self.folder / names.RAW / DATASET[1]
         table = ["--table", self.folder / "data" / "participants.tsv", "--group-by", "Pathology"]
@@ -158,12 +157,9 @@ class Demo:
             self._call("nnunet_labelset", "evaluate", raw / names.LABELS_TEST, predictions, *dataset, *table)
         named = [f"{name}={predictions}" for name, predictions in results]
         self._call("nnunet_labelset", "compare", *named, "-o", self.folder / "comparison")
-        models = self.folder / names.RESULTS / DATASET[1]
-        curves = [
-            "-m",
-            *(models / names.model_name(trainer, names.DEFAULT_PLANS, CONFIGURATION) for trainer in methods.values()),
-        ]
-        self._call("nnunet_labelset", "report", *named, *curves, "-o", self.folder / "report.html")
+        folders = [names.model_name(name, names.DEFAULT_PLANS, CONFIGURATION) for name in self.methods.values()]
+        models = [self.folder / names.RESULTS / DATASET[1] / folder for folder in folders]
+        self._call("nnunet_labelset", "report", *named, "-m", *models, "-o", self.folder / "report.html")
         return results
 
     def _ensembled(self) -> list[str]:

@@ -69,7 +69,7 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
             has_ignore=True,
             vouched={},
         )
-        kept = {key: value for key, value in dataset_json.items() if key != "dataset"}
+        kept = {key: value for key, value in dataset_json.items() if key != names.LISTED}
         publish(new, files, {**kept, **after.to_dataset_json()})
     return target
 

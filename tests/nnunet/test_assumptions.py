@@ -119,7 +119,9 @@ def file_names() -> None:
     preprocessed = (names.SPLITS, names.REFERENCES, names.DEFAULT_PLANS, *names.CONFIGURATIONS, *names.PLANNERS)
     checkpoints = (names.FINAL_CHECKPOINT, names.LATEST_CHECKPOINT, names.BEST_CHECKPOINT)
     results = (names.PLANS, names.DATASET, names.PROGRESS, names.VALIDATION, names.SUMMARY, names.POSTPROCESSING)
-    for name in (*raw, *preprocessed, *checkpoints, *results, names.PROBABILITIES):
+    keys = (names.FILE_ENDING, names.CHANNELS, names.NUM_TRAINING, names.LISTED, names.TRAINED, names.VALIDATED)
+    quoted = [f"'{key}'" for key in keys]
+    for name in (*raw, *preprocessed, *checkpoints, *results, names.PROBABILITIES, *quoted):
         assert name in text, f"nnU-Net no longer knows the name {name}"
     for planner in names.PLANNERS.values():
         assert f"class {planner}(" in text, f"nnU-Net has no planner {planner}"
@@ -137,9 +139,10 @@ def folder_names() -> None:
 @assumption
 def commands() -> None:
     known = {entry.name for entry in entry_points(group="console_scripts")}
-    used = ["plan_and_preprocess", "preprocess", "train", "predict", "ensemble", "apply_postprocessing"]
-    for name in (*used, "install_pretrained_model_from_zip", "find_best_configuration"):
-        assert f"nnUNetv2_{name}" in known, f"nnU-Net has no command nnUNetv2_{name}"
+    printed = ["extract_fingerprint", "apply_postprocessing", "install_pretrained_model_from_zip"]
+    printed = [f"nnUNetv2_{name}" for name in (*printed, "find_best_configuration")]
+    for name in (*names.COMMANDS, names.CONVERT_DECATHLON, *printed):
+        assert name in known, f"nnU-Net has no command {name}"
 
 
 @assumption

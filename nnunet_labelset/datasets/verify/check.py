@@ -16,7 +16,7 @@ from nnunet_labelset.io.files import case_files, read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import preprocessed_copy
-from nnunet_labelset.nnunet.names import DATASET, FIRST_CHANNEL
+from nnunet_labelset.nnunet.names import DATASET, FIRST_CHANNEL, LISTED, NUM_TRAINING
 from nnunet_labelset.nnunet.raw import (
     INCOMPLETE,
     TEST,
@@ -82,16 +82,16 @@ def _check_names(
     folder: Path, dataset_json: Mapping[str, Any], cases: list[RawCase], contract: Contract | None, found: Findings
 ) -> None:
     """Which files there are, against `dataset.json`."""
-    if "numTraining" not in dataset_json:
-        found.error(DATASET, "'numTraining' is missing: nnU-Net needs it")
+    if NUM_TRAINING not in dataset_json:
+        found.error(DATASET, f"'{NUM_TRAINING}' is missing: nnU-Net needs it")
     training = {case.name: case for case in cases if case.part == TRAINING}
     test = {case.name: case for case in cases if case.part == TEST}
-    expected = dataset_json.get("numTraining", len(training))
+    expected = dataset_json.get(NUM_TRAINING, len(training))
     if expected != len(training):
-        found.error(DATASET, f"numTraining is {expected}, but there are {len(training)} training cases: set it")
+        found.error(DATASET, f"{NUM_TRAINING} is {expected}, but there are {len(training)} training cases: set it")
     ending = file_ending(dataset_json)
     for suffix, names in (("Tr", training), ("Ts", test)):
-        if suffix == "Tr" and "dataset" in dataset_json:
+        if suffix == "Tr" and LISTED in dataset_json:
             continue
         for path in image_files(folder / f"images{suffix}", ending)[1]:
             found.error(

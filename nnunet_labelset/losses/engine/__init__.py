@@ -15,7 +15,7 @@ from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
 from nnunet_labelset.losses.engine.device import device_gradient, device_sums
 from nnunet_labelset.losses.engine.finish import FinishOptions, finish
-from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, split_sums
+from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, named_sums, parted
 from nnunet_labelset.losses.label_sets import require
 
 __all__ = ["FinishOptions", "Tables", "VoxelSums", "make_tables", "sum_dtype", "voxel_sums", "whole_loss"]
@@ -27,7 +27,8 @@ def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
     logits `(B, C, *S)`, target `(B, 1, *S)` integer set indices, `tables` on the same device in `sum_dtype(logits)`.
     Sums are float32 (float64 for float64 logits), whatever the dtype of the logits and the autocast.
     """
-    return VoxelSums(*_Sums.apply(logits, target, tables)[:-1])
+    sums, constants, _ = _Loss.apply(logits, target, tables, None)
+    return named_sums(sums, constants, tables)
 
 
 def whole_loss(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> Tensor:
@@ -39,58 +40,30 @@ def sum_dtype(logits: Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
-class _Sums(torch.autograd.Function):
-    """Forward, and once backward. Other kinds of differentiation are refused by PyTorch itself."""
-
-    @staticmethod
-    def forward(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor | None, ...]:
-        with _no_autocast(logits):
-            sums, mass = _sums(logits.detach(), target, tables)
-            return *split_sums(sums, tables), mass
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tables], output: tuple[Tensor | None, ...]) -> None:
-        logits, target, ctx.tables = inputs
-        ctx.save_for_backward(logits, target, output[-1])
-        ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(part for part in output[3:] if part is not None))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
-        logits, target, mass = ctx.saved_tensors
-        tables: Tables = ctx.tables
-        sizes = ([tables.leaves] * 2 if tables.dice else []) + ([1] if tables.entropy else [])
-        wanted = gradients[0 if tables.dice else 2 : 3 if tables.entropy else 2]
-        known = [
-            tables.slopes.new_zeros(len(logits), size) if part is None else part
-            for size, part in zip(sizes, wanted, strict=True)
-        ]
-        return _Gradient.apply(logits, target, tables, torch.cat(known, 1), None, mass), None, None
-
-
 class _Loss(torch.autograd.Function):
-    """The loss, and on the way its gradients by the sums, and what else the gradient needs."""
+    """The loss, its gradients by the sums, and what else the gradient needs; without options, the sums as parted.
+
+    Forward, and once backward. Other kinds of differentiation are refused by PyTorch itself.
+    """
 
     @staticmethod
     def forward(
-        logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions
+        logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         with _no_autocast(logits):
-            if fused.can_run(logits, tables) and len(logits) * tables.leaves <= fused.MOST_TO_FINISH:
-                try:
-                    sums = fused.fused_sums(logits.detach(), target, tables)
-                    loss, gradients, fine = fused.fused_finish(sums, tables, options)
-                    require(fine, _outside(tables))
-                    return loss, gradients, None
-                except fused.KernelError as error:
-                    fused.give_up(error)
+            found = None if options is None else fused.fused_loss(logits, target, tables, options)
+            if found is not None:
+                loss, gradients, fine = found
+                require(fine, _outside(tables))
+                return loss, gradients, None
             sums, mass = _sums(logits.detach(), target, tables)
-            return *finish(sums, tables, options), mass
+            loss, gradients = parted(sums, tables) if options is None else finish(sums, tables, options)
+            return loss, gradients, mass
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor | None]) -> None:
-        ctx.tables = inputs[2]
-        ctx.save_for_backward(*inputs[:2], *output[1:])
+        *tensors, ctx.tables, ctx.options = inputs
+        ctx.save_for_backward(*tensors, *output[1:])
         ctx.mark_non_differentiable(*(kept for kept in output[1:] if kept is not None))
         ctx.set_materialize_grads(False)
 
@@ -99,6 +72,8 @@ class _Loss(torch.autograd.Function):
         if upstream is None:
             return None, None, None, None
         logits, target, gradients, mass = ctx.saved_tensors
+        if ctx.options is None:
+            gradients, upstream = upstream, None
         return _Gradient.apply(logits, target, ctx.tables, gradients, upstream, mass), None, None, None
 
 
@@ -115,11 +90,9 @@ class _Gradient(torch.autograd.Function):
         mass: Tensor | None,
     ) -> Tensor:
         with _no_autocast(logits):
-            if fused.can_run(logits, tables):
-                try:
-                    return fused.fused_gradient(logits.detach(), target, tables, gradients, upstream)
-                except fused.KernelError as error:
-                    fused.give_up(error)
+            found = fused.fused_gradient(logits, target, tables, gradients, upstream)
+            if found is not None:
+                return found
             gradients = gradients if upstream is None else gradients * upstream
             if _on_cpu(logits):
                 return cpu_gradient(logits.detach(), target, tables, gradients)
@@ -136,13 +109,10 @@ class _Gradient(torch.autograd.Function):
 
 def _sums(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
     """The sums, and the masses of the label-sets where `device_gradient` will be glad of them."""
-    if fused.can_run(logits, tables):
-        try:
-            sums = fused.fused_sums(logits, target, tables)
-            require((sums[:, -1] == 0).all(), _outside(tables))
-            return sums[:, :-1], None
-        except fused.KernelError as error:
-            fused.give_up(error)
+    sums = fused.fused_sums(logits, target, tables)
+    if sums is not None:
+        require((sums[:, -1] == 0).all(), _outside(tables))
+        return sums[:, :-1], None
     last = min(tables.weights.shape[1] - 1, torch.iinfo(target.dtype).max)
     require((target.clamp(0, last) == target).all(), _outside(tables))
     return (cpu_sums(logits, target, tables), None) if _on_cpu(logits) else device_sums(logits, target, tables)

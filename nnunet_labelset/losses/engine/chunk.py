@@ -14,10 +14,10 @@ from nnunet_labelset.losses.engine.tables import Tables
 
 
 def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
-    """Sums over the voxels `(B, R)`, to be named by `split_sums`: P, I, R and entropy, then what only counts voxels;
-    and the mass of every voxel's label-set `(B, 1, n)`, if a marginal Dice needed it."""
+    """Sums over the voxels `(B, R)`, in the order of the weights; and the mass of every voxel's label-set `(B, 1, n)`,
+    if a marginal Dice needed it."""
     leaves = tables.leaves
-    outside = look_up(tables.outside, k) if tables.entropy or tables.marginal else None
+    outside = _outside(k, tables)
     p, log_s, s = loaded(x, tables), None, None
     if tables.entropy:
         p = p.log_softmax(1)
@@ -28,9 +28,9 @@ def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | N
             s = _mass(p, outside) if log_s is None else log_s.exp()
             p = _marginal(p, outside, s)
     del outside  # before the largest tensor comes
-    weights = look_up(tables.summed, k)  # (B, columns, n)
+    weights = look_up(tables.weights, k)  # (B, R, n)
     if log_s is not None:
-        row = len(tables.weights) - 1
+        row = len(tables.slopes) - 1
         weights[:, row : row + 1].mul_(focal(*_share(log_s, k, tables), tables.gamma) if tables.gamma else log_s)
     if tables.dice:
         weights[:, : 2 * leaves].unflatten(1, (2, leaves)).mul_(p[:, None])
@@ -42,7 +42,7 @@ def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | N
 def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Tensor | None = None) -> Tensor:
     """Gradient by the logits `(B, C, n)`, into `out` if given; `slopes` `(B, R, K)` from `gradient_slopes`."""
     leaves = tables.leaves
-    outside = look_up(tables.outside, k) if tables.entropy or tables.marginal else None
+    outside = _outside(k, tables)
     p = loaded(x, tables).softmax(1)
     gradient = h = None
     slope = look_up(slopes, k)  # (B, R, n)
@@ -91,37 +91,38 @@ def look_up(table: Tensor, k: Tensor) -> Tensor:
     return table.expand(len(k), -1, -1).gather(2, k.expand(-1, rows, -1))
 
 
+def _outside(k: Tensor, tables: Tables) -> Tensor:
+    """Which leaves are not in the label-set of a voxel `(B, C, n)`, where a term asks for it."""
+    return look_up(tables.outside, k) if tables.entropy or tables.marginal else tables.outside
+
+
 def loaded(x: Tensor, tables: Tables) -> Tensor:
     """The chunk in the dtype of the sums, in one piece."""
     return x.to(tables.weights.dtype).contiguous()
 
 
-def within_set(x: Tensor, outside: Tensor | None, dtype: torch.dtype) -> Tensor:
+def within_set(x: Tensor, outside: Tensor, dtype: torch.dtype) -> Tensor:
     """The softmax within the label-set `(B, C, n)`, in place where the dtype allows it: memory is short by then."""
-    assert outside is not None
     inner = torch.where(outside, -torch.inf, x)
     return torch.softmax(inner, 1, out=inner) if inner.dtype == dtype else inner.softmax(1, dtype=dtype)
 
 
-def _log_mass(log_p: Tensor, outside: Tensor | None) -> tuple[Tensor, Tensor]:
+def _log_mass(log_p: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
     """`log s` `(B, 1, n)`, and the logarithm of `within_set`.
 
     Every leaf of the label-set has `p = s q`; the largest tells s without rounding at any logit gap.
     """
-    assert outside is not None
     inner = torch.where(outside, -torch.inf, log_p)
     log_q = inner.log_softmax(1)
     return inner.amax(1, keepdim=True) - log_q.amax(1, keepdim=True), log_q
 
 
-def _marginal(p: Tensor, outside: Tensor | None, s: Tensor) -> Tensor:
+def _marginal(p: Tensor, outside: Tensor, s: Tensor) -> Tensor:
     """`p`, and the mass of the label-set for the leaves in it."""
-    assert outside is not None
     return torch.where(outside, p, s)
 
 
-def _mass(p: Tensor, outside: Tensor | None) -> Tensor:
-    assert outside is not None
+def _mass(p: Tensor, outside: Tensor) -> Tensor:
     return torch.where(outside, 0.0, p).sum(1, keepdim=True)
 
 

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from queue import Empty, SimpleQueue
 from threading import Barrier, Lock
 
 import torch
@@ -39,7 +38,7 @@ os.register_at_fork(after_in_child=_pools.clear)  # a fork has the pools but not
 def cpu_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     x, k = logits.flatten(2), target.flatten(2)
     places = _places(x)
-    sums = tables.weights.new_zeros(len(places), tables.columns)
+    sums = tables.weights.new_zeros(len(places), len(tables.weights))
     by_group = sums.new_zeros(len(places), group_columns(tables), dtype=torch.float64)
 
     def work(number: int, b: int, voxels: slice) -> None:
@@ -88,25 +87,9 @@ def _chunk(x: Tensor, k: Tensor, b: int, voxels: slice) -> tuple[Tensor, Tensor]
 def _side_by_side(work: Callable[[int, int, slice], None], places: list[Place]) -> None:
     """Do the work for every place, on as many threads as PyTorch may use."""
     threads = min(torch.get_num_threads(), len(places))
-    if threads == 1:
-        for number, place in enumerate(places):
-            work(number, *place)
-        return
-    queue: SimpleQueue[tuple[int, Place]] = SimpleQueue()
-    for item in enumerate(places):
-        queue.put(item)
-
-    def work_on() -> None:
-        with torch.no_grad():
-            try:
-                while True:
-                    number, place = queue.get_nowait()
-                    work(number, *place)
-            except Empty:
-                return
-
-    for future in [_pool(threads).submit(work_on) for _ in range(threads)]:
-        future.result()
+    side_by_side = _pool(threads).map if threads > 1 else map
+    for _ in side_by_side(work, range(len(places)), *zip(*places, strict=True)):
+        pass
 
 
 def _alone() -> None:

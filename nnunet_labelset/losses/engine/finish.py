@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.tables import Tables, split_sums
+from nnunet_labelset.losses.dice import EPSILON
+from nnunet_labelset.losses.engine.tables import Tables, named_sums, parted
 
 
 class FinishOptions(NamedTuple):
@@ -17,20 +18,19 @@ class FinishOptions(NamedTuple):
     include_background: bool
     weight_dice: float
     weight_ce: float
-    epsilon: float
 
 
 def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
     """The loss, and its gradients by P, I and the entropy `(B, R')`."""
-    parts, leaves = split_sums(sums, tables), tables.leaves
+    parts, leaves = named_sums(*parted(sums, tables), tables), tables.leaves
     gradients = sums.new_empty(len(tables.slopes), len(sums))  # (R', B): rows that operators can write to
     loss: Tensor | None = None
-    if parts.prediction is not None and parts.intersection is not None and parts.reference is not None:
+    if tables.dice:
         terms = [parts.prediction, parts.intersection, parts.reference]
         if options.batch_dice:
             terms = [term.sum(0, keepdim=True) for term in terms]
         prediction, intersection, reference = terms
-        denominator = torch.rsub(reference, -options.epsilon).sub_(prediction)  # negative, which saves a launch below
+        denominator = torch.rsub(reference, -EPSILON).sub_(prediction)  # negative, which saves a launch below
         ratio = intersection / denominator  # half of the Dice, negative
         first = 0 if options.include_background else 1
         share = options.weight_dice / ratio[:, first:].numel()
@@ -40,9 +40,9 @@ def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor
         torch.mul(ratio.T, by_intersection, out=gradients[:leaves])
         if first:
             gradients[: 2 * leaves : leaves].zero_()
-    if parts.negative_entropy is not None:
-        place = len(tables.weights) - 1
-        entropy, voxels = sums[:, place :: tables.columns - 1 - place].sum(0)  # one launch for both
+    if tables.entropy:
+        place, last = len(tables.slopes) - 1, len(tables.weights) - 1
+        entropy, voxels = sums[:, place :: last - place].sum(0)  # one launch for both
         by_voxels = voxels.clamp_min_(1).reciprocal_()
         slope = torch.mul(by_voxels.expand(len(sums)), -options.weight_ce, out=gradients[-1])[0]
         loss = entropy * slope if loss is None else loss.addcmul_(entropy, slope)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from nnunet_labelset.losses.dice import EPSILON
 from nnunet_labelset.losses.engine.finish import FinishOptions
 from nnunet_labelset.losses.engine.tables import Tables
 
+Found = TypeVar("Found")
 SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch
 MOST_LEAVES = 1024  # a program holds all leaves of some voxels in registers
 NUMBERS_OF_A_BLOCK = 4096  # numbers of a block
@@ -24,7 +28,7 @@ _broken = False  # a kernel did not compile or run
 
 
 def can_run(logits: Tensor, tables: Tables) -> bool:
-    """Whether the kernels are to be tried: see `give_up`."""
+    """Whether the kernels are to be tried."""
     return (
         _device_fits(logits)
         and not _broken
@@ -37,18 +41,29 @@ def can_run(logits: Tensor, tables: Tables) -> bool:
     )
 
 
-def give_up(error: Exception) -> None:
-    """Say once that plain PyTorch takes over, for good."""
-    global _broken
-    _broken = True
-    _logger.warning(
-        "the loss goes on in plain PyTorch, slower but with the same result, since its Triton kernels failed: %s "
-        "(%s=0 does without them from the start)", str(error).splitlines()[0][:200], SWITCH
-    )  # fmt: skip
-
-
 class KernelError(Exception):
     """A kernel could not be compiled or launched."""
+
+
+def _tried(function: Callable[..., Found]) -> Callable[..., Found | None]:
+    """None where kernels cannot run. One that fails says once that plain PyTorch takes over, for good."""
+
+    @functools.wraps(function)
+    def attempt(logits: Tensor, target: Tensor, tables: Tables, *more: Any) -> Found | None:
+        global _broken
+        if not can_run(logits, tables):
+            return None
+        try:
+            return function(logits.detach(), target, tables, *more)
+        except KernelError as error:
+            _broken = True
+            _logger.warning(
+                "the loss goes on in plain PyTorch, slower but with the same result, since its Triton kernels failed: "
+                "%s (%s=0 does without them from the start)", str(error).splitlines()[0][:200], SWITCH
+            )  # fmt: skip
+            return None
+
+    return attempt
 
 
 def _launch(kernel: str, grid: tuple[int, ...], *arguments: object, **options: object) -> None:
@@ -60,10 +75,11 @@ def _launch(kernel: str, grid: tuple[int, ...], *arguments: object, **options: o
         raise KernelError(f"{type(error).__name__}: {error}") from error
 
 
+@_tried
 def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
-    """Sums `(B, R + 1)` in the order of `split_sums`; in the last column, the number of bad set indices."""
+    """Sums `(B, R + 1)` in the order of the weights; in the last column, the number of bad set indices."""
     (x, k), axes = _views(logits, target)
-    rows, sets = tables.columns, tables.weights.shape[1]
+    rows, sets = tables.weights.shape
     block_c, block_n = _blocks(tables)
     voxels = x[0, 0].numel()
     blocks = -(-voxels // (block_n * PROGRAMS))  # per program
@@ -78,23 +94,29 @@ def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     return partial.sum(1)
 
 
-def fused_finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor, Tensor]:
+@_tried
+def fused_loss(
+    logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions
+) -> tuple[Tensor, Tensor, Tensor] | None:
     """The loss, its gradients by the sums `(B, R')`, and whether all set indices were good."""
+    sums = fused_sums(logits, target, tables) if len(logits) * tables.leaves <= MOST_TO_FINISH else None
+    if sums is None:
+        return None
     loss, fine = sums.new_empty(()), sums.new_empty((), dtype=torch.bool)
     gradients = sums.new_empty(len(sums), len(tables.slopes))
     _launch(
         "finish_kernel", (1,),
-        sums, loss, gradients, fine, len(sums), options.epsilon, float(options.weight_dice), float(options.weight_ce),
-        LEAVES=tables.leaves, ROWS=tables.columns, BLOCK_B=_power_of_two(len(sums)),
+        sums, loss, gradients, fine, len(sums), EPSILON, float(options.weight_dice), float(options.weight_ce),
+        LEAVES=tables.leaves, ROWS=len(tables.weights), BLOCK_B=_power_of_two(len(sums)),
         BLOCK_C=_power_of_two(tables.leaves), DICE=tables.dice, ENTROPY=tables.entropy,
-        OWN_REFERENCE=tables.own_reference, BATCH_DICE=options.batch_dice,
-        FIRST=0 if options.include_background else 1,
+        BATCH_DICE=options.batch_dice, FIRST=0 if options.include_background else 1,
     )  # fmt: skip
     return loss, gradients, fine
 
 
+@_tried
 def fused_gradient(
-    logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, upstream: Tensor | None = None
+    logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, upstream: Tensor | None
 ) -> Tensor:
     """Gradient by the logits, from those by the sums `(B, R')` and the one of the loss."""
     result = torch.empty_like(logits)

@@ -49,25 +49,18 @@ def group_sums(x: Tensor, k: Tensor, tables: Tables) -> Tensor | None:
 
 
 def sums_of_groups(sums: Tensor, tables: Tables) -> Tensor:
-    """From `(B, ...)` of `group_sums`, the columns of `chunk_sums`: P, I and entropy, then what only counts voxels."""
+    """From `(B, ...)` of `group_sums`, the columns of `chunk_sums`."""
     leaves = tables.leaves if tables.dice else 0
     by_leaf, by_set = sums[:, :leaves], sums[:, leaves:].unflatten(1, (-1, tables.inside.shape[1]))  # (B, rows, K)
-    weights, voxels = tables.weights.double(), by_set[:, 0]
+    weights = tables.weights.double()
     columns: list[Tensor] = []
-    counted: list[Tensor] = []
     if tables.dice:
+        beyond = by_leaf * tables.grouped_slopes[:leaves, -1].double() / tables.alpha
         prediction = torch.where(tables.outside, 0.0, weights[:leaves])
-        columns = [
-            by_leaf * tables.grouped_slopes[:leaves, -1].double() / tables.alpha
-            + by_set[:, tables.alpha] @ prediction.T
-        ]
-        columns.append(by_set[:, 1] @ weights[leaves : 2 * leaves].T)
-        reference = voxels @ (weights[2 * leaves : 3 * leaves] if tables.own_reference else weights[leaves:][:leaves]).T
-        (columns if tables.own_reference else counted).append(reference)
+        columns = [beyond + by_set[:, tables.alpha] @ prediction.T, by_set[:, 1] @ weights[leaves : 2 * leaves].T]
     if tables.entropy:
         columns.append(by_set[:, -1] @ weights[-1:].T)
-        counted.append(voxels @ weights[-1:].T)
-    return torch.cat(columns + counted, 1)
+    return torch.cat([*columns, by_set[:, 0] @ weights[len(tables.slopes) :].T], 1)
 
 
 def group_slopes(tables: Tables, gradients: Tensor) -> tuple[Tensor, Tensor]:

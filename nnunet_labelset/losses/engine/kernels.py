@@ -51,8 +51,8 @@ def sums_kernel(
     DICE: tl.constexpr, ENTROPY: tl.constexpr, MARGINAL: tl.constexpr, ALPHA: tl.constexpr, FOCAL: tl.constexpr,
     OWN_REFERENCE: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums (B, programs, ROWS), in the order of `split_sums`, and the number of bad set indices."""
-    ENTROPY_ROW: tl.constexpr = ROWS - 2 - (LEAVES if DICE and not OWN_REFERENCE else 0)
+    """Partial sums (B, programs, ROWS), in the order of the weights, and the number of bad set indices."""
+    ENTROPY_ROW: tl.constexpr = 2 * LEAVES * DICE
     program, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
     leaf = tl.arange(0, BLOCK_C)
     is_leaf = leaf < LEAVES
@@ -97,13 +97,13 @@ def sums_kernel(
             weight = tl.load(weights + LEAVES * sets + table, mask, 0.0)
             intersection += tl.sum(weight * p, 1)
             if OWN_REFERENCE:
-                weight = tl.load(weights + 2 * LEAVES * sets + table, mask, 0.0)
+                weight = tl.load(weights + (2 * LEAVES + ENTROPY) * sets + table, mask, 0.0)
             reference += tl.sum(weight, 1)
     row = partial + (b * tl.num_programs(0) + program) * (ROWS + 1)
     if DICE:
         tl.store(row + leaf, prediction, is_leaf)
         tl.store(row + LEAVES + leaf, intersection, is_leaf)
-        tl.store(row + 2 * LEAVES + (0 if OWN_REFERENCE or not ENTROPY else 1) + leaf, reference, is_leaf)
+        tl.store(row + 2 * LEAVES + ENTROPY + leaf, reference, is_leaf)
     if ENTROPY:
         tl.store(row + ENTROPY_ROW, tl.sum(entropy, 0))
         tl.store(row + ROWS - 1, tl.sum(counted, 0))
@@ -115,7 +115,7 @@ def finish_kernel(
     sums, loss, gradients, fine,  # tensors
     samples, epsilon, weight_dice, weight_ce,
     LEAVES: tl.constexpr, ROWS: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DICE: tl.constexpr,
-    ENTROPY: tl.constexpr, OWN_REFERENCE: tl.constexpr, BATCH_DICE: tl.constexpr, FIRST: tl.constexpr,
+    ENTROPY: tl.constexpr, BATCH_DICE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
     """The loss, its gradients by P, I and the entropy (B, R'), and whether all set indices were good."""
     sample, leaf = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_C)
@@ -128,7 +128,7 @@ def finish_kernel(
         place = row[:, None] + leaf[None, :]
         prediction = tl.load(place, mask, 0.0)
         intersection = tl.load(place + LEAVES, mask, 0.0)
-        reference = tl.load(place + 2 * LEAVES + (0 if OWN_REFERENCE or not ENTROPY else 1), mask, 0.0)
+        reference = tl.load(place + 2 * LEAVES + ENTROPY, mask, 0.0)
         number = samples * (LEAVES - FIRST)
         if BATCH_DICE:
             number = LEAVES - FIRST
@@ -147,7 +147,7 @@ def finish_kernel(
         tl.store(slope[:, None] + leaf[None, :], by_prediction, mask)
         tl.store(slope[:, None] + LEAVES + leaf[None, :], by_intersection, mask)
     if ENTROPY:
-        entropy = tl.load(row + ROWS - 2 - (LEAVES if DICE and not OWN_REFERENCE else 0), is_sample, 0.0)
+        entropy = tl.load(row + 2 * LEAVES * DICE, is_sample, 0.0)
         counted = tl.maximum(tl.sum(tl.load(row + ROWS - 1, is_sample, 0.0), 0), 1.0)
         total += -weight_ce * tl.sum(entropy, 0) / counted
         tl.store(slope + 2 * LEAVES * DICE, tl.zeros([BLOCK_B], tl.float32) - weight_ce / counted, is_sample)

@@ -21,15 +21,14 @@ class Tables:
     """
 
     outside: Tensor  # (C, K) bool, the leaf is not in the label-set
-    weights: Tensor  # (R, K) of x**alpha in P (C rows), x in I (C), in R (C, if not as in I), log s in the entropy (1)
-    summed: Tensor  # (columns, K) the weights, then those of I (if R has none) and of the entropy again, to count
+    weights: Tensor  # (R, K) of x**alpha in P (C rows), x in I (C), log s in the entropy (1), 1 in R (C), in voxels (1)
     slopes: Tensor  # (R', K) what the gradients of P, I and the entropy are multiplied with
     log_size: Tensor  # (1, K) logarithm of the number of leaves, which the focal loss divides s by
     dice: bool
     marginal: bool
     alpha: int
     gamma: float | None  # None: no entropy; 0: cross entropy; else focal
-    own_reference: bool  # R has rows of its own; else its weights are those of I
+    own_reference: bool  # the weights of R are not those of I
     inside: Tensor  # (C, K) 1 and 0, the leaf is in the label-set
     grouped_slopes: Tensor  # (2 C, K + 1) if `grouped`: of P and I in a label-set, and in the last column outside
     grouped: bool  # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
@@ -46,11 +45,6 @@ class Tables:
     def by_mass(self) -> bool:
         """Whether a device finds the gradient by `mass_gradient`."""
         return self.grouped and self.marginal and self.gamma == 0
-
-    @property
-    def columns(self) -> int:
-        """How many sums there are: see `split_sums`."""
-        return len(self.summed)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Tables:
         """The same on another device, the weights in the dtype of the sums."""
@@ -77,7 +71,7 @@ def make_tables(
     member = membership.detach().cpu()
     inside, size = member.double(), member.sum(1, keepdim=True).double()  # (K, C), (K, 1)
     informative = (~member.all(1, keepdim=True)).double()
-    weights, slopes, marginal, own_reference = [], [], False, False
+    weights, counting, slopes, marginal, own_reference = [], [], [], False, False
     grouped, grouped_slopes = True, inside.new_zeros(0)
     if dice is not None:
         counted = dice(inside, alpha)
@@ -91,7 +85,8 @@ def make_tables(
         if gamma is None:  # a label-set that counts nowhere may as well be all leaves
             member = member | ((prediction == 0) & (intersection == 0)).all(1, keepdim=True)
         beyond, grouped = _grouped(member, prediction, intersection, marginal)
-        weights += [prediction, intersection, *([reference] if own_reference else [])]
+        weights += [prediction, intersection]
+        counting.append(reference)
         # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by rounding.
         sloping = informative if marginal else torch.ones_like(informative)
         slopes += [alpha * prediction * sloping, intersection * sloping]
@@ -101,11 +96,10 @@ def make_tables(
         # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as the constant it is.
         counts = informative if ignore_full_set or gamma == 0 else torch.ones_like(informative)
         weights.append(counts)
+        counting.append(counts)
         slopes.append(informative)
-    counting = weights[1:] if dice is not None and not own_reference else weights[len(weights) - (gamma is not None) :]
     return Tables(
         (~member).T,
-        torch.cat(weights, 1).T,
         torch.cat(weights + counting, 1).T,
         torch.cat(slopes, 1).T,
         size.log().T if gamma else torch.zeros_like(size.T),
@@ -129,22 +123,21 @@ def _grouped(member: Tensor, prediction: Tensor, intersection: Tensor, marginal:
 
 
 class VoxelSums(NamedTuple):
-    """Sums over the voxels of each sample; what the loss has no use for is None."""
+    """Sums over the voxels of each sample; what the loss has no use for is `(B, 0)`."""
 
-    prediction: Tensor | None  # (B, C) P
-    intersection: Tensor | None  # (B, C) I
-    negative_entropy: Tensor | None  # (B, 1) of log s_i, or its likes for the focal loss
-    reference: Tensor | None  # (B, C) R, without gradient
-    voxels: Tensor | None  # (B, 1) that the entropy is over, without gradient
+    prediction: Tensor  # (B, C) P
+    intersection: Tensor  # (B, C) I
+    negative_entropy: Tensor  # (B, 1) of log s_i, or its likes for the focal loss
+    reference: Tensor  # (B, C) R, without gradient
+    voxels: Tensor  # (B, 1) that the entropy is over, without gradient
 
 
-def split_sums(sums: Tensor, tables: Tables) -> VoxelSums:
-    """Name the columns of the sums `(B, R)` that `chunk_sums` returns."""
-    leaves = tables.leaves
-    names = ["prediction", "intersection", "reference"] if tables.own_reference else ["prediction", "intersection"]
-    names = (names if tables.dice else []) + (["negative_entropy"] if tables.entropy else [])
-    names += ["reference"] if tables.dice and not tables.own_reference else []
-    names += ["voxels"] if tables.entropy else []
-    sizes = [1 if name in ("negative_entropy", "voxels") else leaves for name in names]
-    parts = dict(zip(names, sums.split(sizes, 1), strict=True))
-    return VoxelSums(*(parts.get(name) for name in VoxelSums._fields))
+def parted(sums: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    """Sums `(B, R)` in the order of the weights: the R' that have a gradient, and the constants."""
+    return sums[:, : len(tables.slopes)], sums[:, len(tables.slopes) :]
+
+
+def named_sums(sums: Tensor, constants: Tensor, tables: Tables) -> VoxelSums:
+    """Their columns by name."""
+    by_leaf, by_set = tables.leaves * tables.dice, int(tables.entropy)
+    return VoxelSums(*sums.split([by_leaf, by_leaf, by_set], 1), *constants.split([by_leaf, by_set], 1))

@@ -12,7 +12,7 @@ participants.tsv, annotated.csv, demo_data.json
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.place import Place
 from nnunet_labelset.io.volume import write_voxels
+from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
 
 # Cases of each kind. In the paper: 18 atlases, 116 controls (54 with external CSF, 18 with corpus callosum), 30 spina
@@ -34,11 +35,11 @@ SIZES = {
 BASIC = ("white_matter", "ventricles", "cerebellum")
 # How `nnunet_labelset convert` reads the folders: preset, folder, part.
 SOURCES = (
-    ("atlas", "atlas", "training"),
-    ("leuven_controls", "controls", "training"),
-    ("leuven_spina_bifida", "spina_bifida", "training"),
-    ("case_folders", "test", "test"),
-    ("feta", "feta", "test"),
+    ("atlas", "atlas", TRAINING),
+    ("leuven_controls", "controls", TRAINING),
+    ("leuven_spina_bifida", "spina_bifida", TRAINING),
+    ("case_folders", "test", TEST),
+    ("feta", "feta", TEST),
 )
 # FeTA's number of each leaf, in the order of LEAVES; it has none for the corpus callosum.
 FETA_VALUES = np.array([0, 3, 4, 5, 1, 2, 6, 7, 3], np.float32)
@@ -70,12 +71,11 @@ def demo_cases(size: str = "small") -> list[DemoCase]:
     cases = list(series("atlas", "atlas_", numbers["atlas"], False, ATLAS))
     for index, case in enumerate(series("controls", "control_", numbers["controls"], False, LEUVEN)):
         # Spread over the ages: every second case or so has external CSF, and some of these the corpus callosum.
-        csf = _spread(index, numbers["csf"], numbers["controls"])
-        callosum = _spread(index, numbers["callosum"], numbers["controls"])
-        extra = (*(("external_csf",) if csf else ()), *(("corpus_callosum",) if callosum else ()))
-        cases.append(DemoCase(case.folder, case.name, case.age, False, LEUVEN, BASIC + extra))
+        rare = {"external_csf": numbers["csf"], "corpus_callosum": numbers["callosum"]}
+        extra = [leaf for leaf, chosen in rare.items() if _spread(index, chosen, numbers["controls"])]
+        cases.append(replace(case, annotated=(*BASIC, *extra)))
     for case in series("spina_bifida", "spina_bifida_", numbers["spina_bifida"], True, LEUVEN):
-        cases.append(DemoCase(case.folder, case.name, case.age, True, LEUVEN, BASIC))
+        cases.append(replace(case, annotated=BASIC))
     cases += series("test", "test_control_", numbers["test"], False, LEUVEN)
     cases += series("test", "test_spina_bifida_", numbers["test"], True, LEUVEN)
     for index, age in enumerate(np.linspace(*AGES, 2 * numbers["feta"])):
