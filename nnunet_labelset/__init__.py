@@ -6,18 +6,23 @@ __version__ = "0.2.0"  # the only place: pyproject.toml reads it here, CITATION.
 
 from typing import TYPE_CHECKING, Any
 
-from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 
 if TYPE_CHECKING:
+    from nnunet_labelset.contract import Contract
     from nnunet_labelset.losses.label_sets import LabelSets
 
 __all__ = ["Contract", "LabelSetError", "LabelSets", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "LabelSets":  # torch is imported only by those who need it
+    """What takes time to import is imported by those who need it."""
+    if name == "LabelSets":
         from nnunet_labelset.losses.label_sets import LabelSets
 
         return LabelSets
+    if name == "Contract":
+        from nnunet_labelset.contract import Contract
+
+        return Contract
     raise AttributeError(f"module 'nnunet_labelset' has no attribute '{name}'")

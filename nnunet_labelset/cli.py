@@ -67,11 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def entry() -> None:
     """Entry point of the installed command."""
-    if sys.argv[1:2] != ["--help"]:  # help starts nothing, and the import takes a third of its time
-        from nnunet_labelset.io.parallel import exit_when_terminated
-
-        exit_when_terminated()
     try:
+        if sys.argv[1:2] != ["--help"]:  # help starts nothing, and the import takes a third of its time
+            from nnunet_labelset.io.parallel import exit_when_terminated
+
+            exit_when_terminated()
         sys.exit(main())
     except KeyboardInterrupt:  # while modules are imported
         sys.exit(130)

@@ -10,6 +10,7 @@ Each is thin: it keeps the options, makes the tables once per device, and calls 
 
 from __future__ import annotations
 
+from inspect import isfunction
 from typing import Any, ClassVar
 
 import torch
@@ -45,6 +46,12 @@ class LabelSetLoss(nn.Module):
     ignore_full_set = False
     weight_dice = 1.0
     weight_ce = 1.0
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A function in the body of a class would be called with the loss as its first argument."""
+        super().__init_subclass__(**options)
+        if isfunction(vars(cls).get("dice")):
+            cls.dice = staticmethod(cls.dice)
 
     def __init__(self, label_sets: LabelSets) -> None:
         super().__init__()
@@ -89,6 +96,13 @@ class LabelSetLoss(nn.Module):
         if key not in self._tables:
             self._tables = {key: make_tables(self.membership, *options).to(*key[:2])}
         return self._tables[key]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """torch would keep a module where the Dice function of the class hides it."""
+        if name == "dice":
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}

@@ -31,8 +31,15 @@ CHECKPOINT = names.FINAL_CHECKPOINT
 # What nnU-Net reads when it predicts, and what tells people about the data; all else in these files stays behind.
 DATASET_KEYS = (
     *("channel_names", "labels", "regions_class_order", "file_ending", "overwrite_image_reader_writer", "numTraining"),
-    *("name", "description", "reference", "licence", "license", "release"),
 )
+DATASET_TEXTS = (
+    "name",
+    "description",
+    "reference",
+    "licence",
+    "license",
+    "release",
+)  # texts only
 CHECKPOINT_KEYS = ("network_weights", "init_args", "trainer_name", "inference_allowed_mirroring_axes", "current_epoch")
 
 PREDICT = Path(__file__).parent / "scripts" / "predict_logits.py"
@@ -45,15 +52,16 @@ def export(
 
     With `card` a model card to fill in goes into the zip and beside it.
     """
-    if output.exists() and not overwrite:
-        raise LabelSetError(f"{output}: exists already; --overwrite replaces it")
     if output.suffix != ".zip":
         raise LabelSetError(f"{output}: expected a file name that ends in .zip")
+    for path in [output, output.with_suffix(".md")] if card else [output]:
+        if path.exists() and not overwrite:
+            raise LabelSetError(f"{path}: exists already; --overwrite replaces it")
     trained = list(trained_folds(model.glob(f"{names.fold_name('*')}/*")))
     missing = sorted(set(folds or []) - set(trained))
     if missing or not trained:
         raise LabelSetError(f"{model}: fold {some(missing) or '0'} is not trained to its end ({CHECKPOINT} is missing)")
-    folds = folds or trained
+    folds = sorted(set(folds or trained), key=lambda fold: (len(fold), fold))  # as nnU-Net names what they share
     with tempfile.TemporaryDirectory(prefix="labelset_export_") as scratch:
         # nnU-Net takes the class from the checkpoint and the folder from -tr: the name that users know can stay.
         copy = Path(scratch) / "unzipped" / model.parent.name / model.name
@@ -123,7 +131,15 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
 
 def _without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
     kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
-    return {**kept, BLOCK: {**dataset_json[BLOCK], "cases": {}}} if BLOCK in dataset_json else kept
+    kept |= {key: dataset_json[key] for key in DATASET_TEXTS if isinstance(dataset_json.get(key), (str, int, float))}
+    if BLOCK not in dataset_json:
+        return kept
+    block = dataset_json[BLOCK]
+    protocols = {  # one that belongs to a single case may have its name
+        f"protocol_{i}" if name in block["cases"] else name: values
+        for i, (name, values) in enumerate(block["protocols"].items(), 1)
+    }
+    return {**kept, BLOCK: {"version": block["version"], "protocols": protocols, "cases": {}}}
 
 
 def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | None:

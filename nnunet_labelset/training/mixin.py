@@ -53,9 +53,10 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
 
         for ancestor in cls.__mro__[: cls.__mro__.index(LabelSetMixin)]:
             if issubclass(ancestor, nnUNetTrainer) and not issubclass(ancestor, LabelSetMixin):
+                ours = next((base for base in cls.__bases__ if issubclass(base, LabelSetMixin)), LabelSetMixin)
                 raise LabelSetError(
                     f"class {cls.__name__}: {ancestor.__name__} comes before LabelSetMixin and would switch it off: "
-                    f"write class {cls.__name__}(LabelSetMixin, {ancestor.__name__})"
+                    f"write class {cls.__name__}({ours.__name__}, {ancestor.__name__})"
                 )
 
     # nnU-Net reads the names of these parameters by inspection: they must be its own.
@@ -67,6 +68,8 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         dataset_json: dict,
         device: torch.device = torch.device("cuda"),  # noqa: B008  (nnU-Net's own signature)
     ) -> None:
+        if not hasattr(self, "loss_class"):
+            stop(f"{type(self).__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss")
         self._resuming = bool(plans.get("continue_training"))
         try:  # before nnU-Net makes a folder or a log file
             self.label_sets = LabelSets.from_dataset_json(dataset_json)
@@ -246,6 +249,8 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
 
     def _encoded(self, batch: dict) -> dict:
         """The batch with set indices for values, on the training device."""
+        if "keys" not in batch:
+            stop("a batch does not say which cases it shows: this loader of nnU-Net cannot be combined with label-sets")
         target = batch["target"]
         if isinstance(target, list):
             target = [scale.to(self.device, non_blocking=True) for scale in target]

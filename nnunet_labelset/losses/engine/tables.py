@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.dice import DiceFunction
+from nnunet_labelset.losses.dice import DiceFunction, DiceTables
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +68,15 @@ def make_tables(
         raise LabelSetError(f"Expected `alpha` to be 1 or 2, but got {alpha}")
     if gamma is not None and not 0 <= gamma < float("inf"):
         raise LabelSetError(f"Expected `gamma` to be at least 0, but got {gamma}")
+    if dice is None and gamma is None:
+        raise LabelSetError("Expected a loss with `dice`, `gamma` or both, but got neither")
     member = membership.detach().cpu()
     inside, size = member.double(), member.sum(1, keepdim=True).double()  # (K, C), (K, 1)
     informative = (~member.all(1, keepdim=True)).double()
     weights, counting, slopes, marginal, own_reference = [], [], [], False, False
     grouped, grouped_slopes = True, inside.new_zeros(0)
     if dice is not None:
-        counted = dice(inside, alpha)
+        counted = _checked(dice(inside, alpha), member.shape)
         marginal = counted.marginal
         kept = informative if ignore_full_set else torch.ones_like(informative)
         shared = torch.where(member, size, 1.0) if marginal else torch.ones_like(inside)  # Phi is s over the size
@@ -112,6 +114,19 @@ def make_tables(
         grouped_slopes,
         grouped,
     )
+
+
+def _checked(tables: Any, shape: torch.Size) -> DiceTables:
+    """What a Dice function returned, which may be somebody's own."""
+    if not isinstance(tables, DiceTables):
+        raise LabelSetError(f"Expected `dice` to return DiceTables, but got {type(tables).__name__}")
+    for name, table in zip(DiceTables._fields[:3], tables, strict=False):
+        if not isinstance(table, Tensor) or table.shape != shape or table.requires_grad or not table.isfinite().all():
+            got = f"{tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+            raise LabelSetError(
+                f"Expected the table `{name}` of `dice` to be {tuple(shape)}, finite, without gradient, but got {got}"
+            )
+    return tables
 
 
 def _grouped(member: Tensor, prediction: Tensor, intersection: Tensor, marginal: bool) -> tuple[Tensor, bool]:
