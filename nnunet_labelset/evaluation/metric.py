@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.instances import Instances
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.evaluation.surface import SurfaceDistances
@@ -51,6 +50,11 @@ class Metric:
     @property
     def is_distance(self) -> bool:
         return self.worst == math.inf
+
+    def best(self, values: Iterable[float | None]) -> float | None:
+        """Of those that are there."""
+        known = [value for value in values if value is not None]
+        return (max if self.better == "higher" else min)(known, default=None)
 
     def show(self, value: float | None) -> str:
         return "-" if value is None else f"{self.scale * value:.{self.digits}f}"
@@ -119,11 +123,4 @@ METRICS = {metric.name: metric for metric in _ROWS}
 SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for
 # Of a case, not of a leaf: voxels predicted outside of their label-set, as a share of those of which anything is known.
 KNOWN_WRONG = Metric("known_wrong", "Known wrong", "%", 100, "lower", lambda of: None, digits=2)
-
-
-def metrics_named(names: Iterable[str]) -> list[Metric]:
-    """Rows by name; an unknown name is an error."""
-    for name in names:
-        if name not in METRICS:
-            raise LabelSetError(f"no metric '{name}'{did_you_mean(name, METRICS)}")
-    return [METRICS[name] for name in names]
+COMPARED = {**METRICS, KNOWN_WRONG.name: KNOWN_WRONG}

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest, describe
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.records import FLAT, from_json
@@ -136,8 +136,17 @@ class Evaluation:
     def by_case(self) -> dict[str, Case]:
         return {case.case: case for case in self.cases}
 
+    def score(self, case: str, structure: str) -> Score | None:
+        return self.by_case[case].leaves.get(structure)
+
+    def is_union(self, case: str, structure: str) -> bool:
+        score = self.score(case, structure)
+        return score is not None and score.union is not None
+
     def value(self, case: str, structure: str, metric: str) -> float | None:
-        score = self.by_case[case].leaves.get(structure)
+        if metric == KNOWN_WRONG.name:
+            return self.by_case[case].known_wrong_share
+        score = self.score(case, structure)
         return None if score is None else score.values[metric]
 
 
