@@ -52,11 +52,11 @@ def comparison_csv(found: Comparison) -> tuple[str, str]:
     return cells, csv_text(TEST, ([getattr(test, name) for name in TEST] for test in found.tests))
 
 
-def screen_table(averages: Averages) -> str:
-    """Of all cases or of a group: a line per leaf."""
+def screen_table(averages: Averages, unit: str) -> str:
+    """Of all cases or of a group: a line per leaf, or whatever the `unit` is."""
     shown = [METRICS[name] for name in SHOWN if name in averages.mean]
     heads = [head for metric in shown for head in (metric.heading, "n")]
-    rows: list[list[Any]] = [["leaf", *heads, *OUTCOMES.values(), "union"]]
+    rows: list[list[Any]] = [[unit, *heads, *OUTCOMES.values(), "union"]]
     for leaf, found in averages.leaves.items():
         of_leaf = [(metric, found.metrics[metric.name]) for metric in shown]
         scores = [text for metric, of in of_leaf for text in (metric.show_mean(of), of.n)]

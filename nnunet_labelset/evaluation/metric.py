@@ -56,6 +56,9 @@ class Metric:
         known = [value for value in values if value is not None]
         return (max if self.better == "higher" else min)(known, default=None)
 
+    def scaled(self, value: float | None) -> float | None:
+        return None if value is None else self.scale * value
+
     def show(self, value: float | None) -> str:
         return "-" if value is None else f"{self.scale * value:.{self.digits}f}"
 

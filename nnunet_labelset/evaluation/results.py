@@ -136,6 +136,11 @@ class Evaluation:
     def by_case(self) -> dict[str, Case]:
         return {case.case: case for case in self.cases}
 
+    @property
+    def unit(self) -> str:
+        """What is scored by itself: a data set with regions has these in place of its leaves."""
+        return "leaf" if set(self.leaves) <= set(self.labels) else "region"
+
     def score(self, case: str, structure: str) -> Score | None:
         return self.by_case[case].leaves.get(structure)
 
