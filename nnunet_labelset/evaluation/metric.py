@@ -79,8 +79,13 @@ def _surface(function: Callable[[SurfaceDistances, float], float]) -> Callable[[
     return lambda of: None if of.surfaces is None else function(of.surfaces, of.tolerance)
 
 
-def _instances(function: Callable[[Instances], float]) -> Callable[[Measured], float | None]:
-    return lambda of: None if of.instances is None else function(of.instances)
+def _of_instances(
+    name: str, title: str, unit: str, scale: float, better: str, function: Callable[[Instances], float]
+) -> Metric:
+    def compute(of: Measured) -> float | None:
+        return None if of.instances is None else function(of.instances)
+
+    return Metric(name, title, unit, scale, better, compute, of_instances=True)
 
 
 _ROWS = (
@@ -106,21 +111,11 @@ _ROWS = (
         *("relative_volume_difference", "Relative volume difference", "%", 100, "lower"),
         lambda of: _share(abs(of.fp - of.fn), of.tp + of.fn),
     ),
-    Metric(
-        *("instance_f1", "Instance F1", "%", 100, "higher", _instances(lambda of: of.f1)),
-        of_instances=True,
-    ),
-    Metric(
-        *("instance_pq", "Panoptic quality", "%", 100, "higher", _instances(lambda of: of.panoptic_quality)),
-        of_instances=True,
-    ),
-    Metric(
-        *("instances_ref", "Reference instances", "", 1, "", _instances(lambda of: of.reference)), of_instances=True
-    ),
-    Metric(
-        *("instances_pred", "Predicted instances", "", 1, "", _instances(lambda of: of.predicted)), of_instances=True
-    ),
-    Metric(*("instances_found", "Instances found", "", 1, "", _instances(lambda of: of.found)), of_instances=True),
+    _of_instances("instance_f1", "Instance F1", "%", 100, "higher", lambda of: of.f1),
+    _of_instances("instance_pq", "Panoptic quality", "%", 100, "higher", lambda of: of.panoptic_quality),
+    _of_instances("instances_ref", "Reference instances", "", 1, "", lambda of: of.reference),
+    _of_instances("instances_pred", "Predicted instances", "", 1, "", lambda of: of.predicted),
+    _of_instances("instances_found", "Instances found", "", 1, "", lambda of: of.found),
 )
 METRICS = {metric.name: metric for metric in _ROWS}
 SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for

@@ -12,8 +12,9 @@ import scipy
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import look_up, membership_matrix
+from nnunet_labelset.evaluation.scores import checked_labels
 from nnunet_labelset.io.place import Place, geometry_difference
-from nnunet_labelset.io.volume import Volume, integer_array, oriented, read_voxels
+from nnunet_labelset.io.volume import Volume, oriented, read_voxels
 from nnunet_labelset.nnunet.names import FIRST_CHANNEL
 from nnunet_labelset.report.colours import ERROR_COLOURS
 
@@ -33,13 +34,14 @@ class DrawnCase:
         num_leaves: int,
         image_file: Path | None,
     ) -> None:
-        reference, place = _labels(reference_file, len(sets))
+        voxels, place = _oriented(reference_file)
+        reference = checked_labels(voxels, reference_file, len(sets))
         predictions = []
         for path in prediction_files:
-            array, prediction_place = _labels(path, num_leaves)
+            voxels, prediction_place = _oriented(path)
             if difference := geometry_difference(place, prediction_place):
                 raise LabelSetError(f"{reference_file} and {path} differ in {difference}")
-            predictions.append(array)
+            predictions.append(checked_labels(voxels, path, num_leaves))
         membership = membership_matrix(sets, num_leaves)  # (K, C)
         self.num_leaves = num_leaves
         self.spacing = place.spacing[::-1]
@@ -129,14 +131,6 @@ def _errors(kinds: np.ndarray, reference: np.ndarray, prediction: np.ndarray) ->
 def _oriented(path: str | Path) -> Volume:
     """Left-posterior-superior axes, so that every case is shown the same way up."""
     return oriented(read_voxels(path), "LPS")
-
-
-def _labels(path: str, num_values: int) -> Volume:
-    voxels, place = _oriented(path)
-    array = integer_array(voxels, path)
-    if array.min() < 0 or array.max() >= num_values:
-        raise LabelSetError(f"{path}: values outside 0..{num_values - 1}")
-    return Volume(array, place)
 
 
 def _box(mask: np.ndarray) -> tuple[slice, ...]:
