@@ -220,11 +220,9 @@ def latex_tables(found: Comparison) -> str:
         head = [r"\begin{table}[tb]", rf"\caption{{{_caption(table)}}}", SHRINK]
         head += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(table.head), r"\midrule"]
         parts.append("\n".join([*head, *body, r"\bottomrule", r"\end{tabular}}", r"\end{table}"]))
-    text = "\n\n".join(parts)
-    if any(character > "\u017f" for character in text):
-        parts.insert(
-            0, "% has characters that pdfLaTeX does not know: use XeLaTeX or LuaLaTeX with a font that has them"
-        )
+    if any(character > "\u017f" for part in parts for character in part):
+        hint = "use XeLaTeX or LuaLaTeX with a font that has them"
+        parts.insert(0, f"% has characters that pdfLaTeX does not know: {hint}")
     return "% needs \\usepackage{booktabs,graphicx,longtable}\n" + "\n\n".join(parts) + "\n"
 
 

@@ -63,20 +63,16 @@ class Painter:
         uses = join(Markup('<use href="#{}"/>').format(layer) for layer in (f"{self.name}-grey", *layers))
         first = self.case.axial.index(self.case.telling[0])
         frames = [first, *range(len(self.case.axial), len(self.shapes))]
+        window = Markup(
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" role="img" '
+            'aria-label="{}, {}"{}>{}</svg>'
+        )
         views = []
         for frame, view in zip(frames, self.case.views, strict=True):
             width = self.shapes[frame][1]
-            views.append(
-                Markup(
-                    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" role="img" '
-                    'aria-label="{}"{}>{}</svg>'
-                ).format(
-                    *((self.width - width) // 2, frame * self.height, self.height, f"{label}, {view}"),
-                    Markup(' data-slices="{}"').format(self.name) if frame == first else "",
-                    uses,
-                    w=width,
-                )
-            )
+            box = ((self.width - width) // 2, frame * self.height, self.height)
+            slices = Markup(' data-slices="{}"').format(self.name) if frame == first else ""
+            views.append(window.format(*box, label, view, slices, uses, w=width))
         return Markup('<div class="views">{}</div>').format(join(views))
 
     def slider(self) -> Markup:
