@@ -46,11 +46,6 @@ def line_plot(
 def _thin(line: Mapping[int, float | None]) -> list[tuple[int, float | None]]:
     """At most MAX_POINTS of a curve, each the mean of its neighbours."""
     items = sorted(line.items())
-    step = math.ceil(len(items) / MAX_POINTS)
-    if step <= 1:
-        return items
-    thinned: list[tuple[int, float | None]] = []
-    for start in range(0, len(items), step):
-        part = items[start : start + step]
-        thinned.append((part[len(part) // 2][0], describe(value for _, value in part).mean))
-    return thinned
+    step = max(1, math.ceil(len(items) / MAX_POINTS))
+    parts = [items[start : start + step] for start in range(0, len(items), step)]
+    return [(part[len(part) // 2][0], describe(value for _, value in part).mean) for part in parts]

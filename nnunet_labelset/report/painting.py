@@ -157,10 +157,7 @@ def _borders(labels: np.ndarray) -> np.ndarray:
 
 def _edges(labels: np.ndarray) -> np.ndarray:
     """Pixels beside another value, on both sides."""
-    border = _borders(labels)
-    border[1:] |= labels[:-1] != labels[1:]
-    border[:, 1:] |= labels[:, :-1] != labels[:, 1:]
-    return border
+    return _borders(labels) | _borders(labels[::-1, ::-1])[::-1, ::-1]
 
 
 def _stripes(mask: np.ndarray) -> np.ndarray:

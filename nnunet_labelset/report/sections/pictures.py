@@ -70,8 +70,9 @@ def rank_cases(report: Report, method: str) -> list[str]:
     for leaf in report.structures:
         scores = {case: report.value(method, case, leaf, "dice") for case in report.cases}
         known = {case: score for case, score in scores.items() if score is not None}
+        middle = median(known.values()) if known else 0.0
         for case, score in known.items():
-            differences.setdefault(case, []).append(score - median(known.values()))
+            differences.setdefault(case, []).append(score - middle)
     ranks = {case: mean(of) for case, of in differences.items()}
     return sorted(ranks, key=lambda case: (ranks[case], case))
 
