@@ -117,8 +117,9 @@ def run(args: argparse.Namespace) -> None:
     write_json(output / "metrics.json", to_json(found))
     for column in args.group_by:
         for group, averages in found.averages.groups[column].items():
-            print(f"{column}: {group or '(not known)'}, {averages.n_cases} case(s)\n{screen_table(averages)}\n")
-    print(screen_table(found.averages.overall))
+            print(f"{column}: {group or '(not known)'}, {averages.n_cases} case(s)")
+            print(f"{screen_table(averages, found.unit)}\n")
+    print(screen_table(found.averages.overall, found.unit))
     print(f"{len(results)} case(s); written to {output}")
 
 

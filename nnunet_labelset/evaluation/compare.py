@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
-from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN, metrics_named
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, SHOWN
 from nnunet_labelset.evaluation.notes import notes
 from nnunet_labelset.evaluation.results import (
     ABSENT,
@@ -46,22 +46,16 @@ def comparison(
     cells: list[Cell] = []
     tests: list[PairedTest] = []
     ranks: list[Rank] = []
-    critical = {}
-    for metric in names:
-        columns = {leaf: _column(results, cases, leaf, metric) for leaf in structures}
+    for metric in (*names, KNOWN_WRONG.name):
+        compared = [""] if metric == KNOWN_WRONG.name else structures
+        columns = {leaf: _column(results, cases, leaf, metric) for leaf in compared}
         found = _tests({leaf: column for leaf, (column, _) in columns.items()}, metric, baseline, alpha, correct)
         tests += found
-        for leaf, (column, used) in columns.items():
-            cells += _cells(column, leaf, metric, found, _number_of_unions(results, used, leaf))
-        if len(methods) > 2:
-            ranked = _ranks(results, cases, structures, metric)
-            ranks += ranked
-            if ranked:
-                critical[metric] = critical_difference(len(methods), ranked[0].n, alpha)
-    wrong = _known_wrong(results, cases)
-    found = _tests({"": wrong}, KNOWN_WRONG.name, baseline, alpha, correct)
-    tests += found
-    cells += _cells(wrong, "", KNOWN_WRONG.name, found, 0)
+        for leaf, (column, n_union) in columns.items():
+            cells += _cells(column, leaf, metric, found, n_union)
+        if len(methods) > 2 and metric in METRICS:
+            ranks += _ranks(results, cases, structures, metric)
+    ranked = {rank.metric: rank.n for rank in ranks}
     made = Comparison(
         version=VERSION,
         methods=methods,
@@ -79,7 +73,7 @@ def comparison(
         tests=tuple(tests),
         detection=tuple(_detection(results, cases, structures)),
         ranks=tuple(ranks),
-        critical_difference=critical,
+        critical_difference={metric: critical_difference(len(methods), n, alpha) for metric, n in ranked.items()},
         notes=(),
     )
     return replace(made, notes=tuple(notes(made)))
@@ -94,30 +88,23 @@ def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | N
     common = set.intersection(*(set(result.settings.metrics) for result in results.values()))
     if wanted is None:
         return [name for name in SHOWN if name in common]
-    for metric in metrics_named(wanted):
-        if not metric.better:
-            raise LabelSetError(f"'{metric.name}' cannot be compared: neither more nor less of it is better")
-        if metric.name not in common:
-            raise LabelSetError(f"'{metric.name}' was not computed for all result sets: evaluate them again with it")
+    for name in wanted:
+        if name not in METRICS:
+            raise LabelSetError(f"no metric '{name}'{did_you_mean(name, METRICS)}")
+        if not METRICS[name].better:
+            raise LabelSetError(f"'{name}' cannot be compared: neither more nor less of it is better")
+        if name not in common:
+            raise LabelSetError(f"'{name}' was not computed for all result sets: evaluate them again with it")
     return list(dict.fromkeys(wanted))
 
 
-def _column(
-    results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str, metric: str
-) -> tuple[Column, list[str]]:
-    """The scores of every method where all have one, and these cases."""
-    values = {case: [result.value(case, leaf, metric) for result in results.values()] for case in cases}
-    used = [case for case in cases if None not in values[case]]
-    return {method: [values[case][row] for case in used] for row, method in enumerate(results)}, used  # type: ignore[misc]
-
-
-def _known_wrong(results: Mapping[str, Evaluation], cases: Sequence[str]) -> Column:
+def _column(results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str, metric: str) -> tuple[Column, int]:
+    """The scores of every method where all have one, and how many of these cases have a union there."""
+    rows = {case: [result.value(case, leaf, metric) for result in results.values()] for case in cases}
+    used = {case: row for case, row in rows.items() if None not in row}
+    column = {method: [row[place] for row in used.values()] for place, method in enumerate(results)}
     first = next(iter(results.values()))
-    used = [case for case in cases if first.by_case[case].known]
-    return {
-        method: [share for case in used if (share := result.by_case[case].known_wrong_share) is not None]
-        for method, result in results.items()
-    }
+    return column, sum(first.is_union(case, leaf) for case in used)  # type: ignore[return-value]
 
 
 def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: float, correct: bool) -> list[PairedTest]:
@@ -129,9 +116,8 @@ def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: flo
             a, b = b, a
         for leaf, column in columns.items():
             found = wilcoxon_test(column[a], column[b])
-            row = METRICS.get(metric, KNOWN_WRONG)
             up = found.effect or 0  # the sign of the rank sum that the test itself looks at, not that of the mean
-            better = None if not up else b if (up > 0) == (row.better == "higher") else a
+            better = None if not up else b if (up > 0) == (COMPARED[metric].better == "higher") else a
             tests.append(
                 PairedTest(
                     **vars(found),
@@ -155,9 +141,7 @@ def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: flo
 
 def _cells(column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], n_union: int) -> list[Cell]:
     described = {method: describe(values, interval=True) for method, values in column.items()}
-    means = [found.mean for found in described.values() if found.mean is not None]
-    row = METRICS.get(metric, KNOWN_WRONG)
-    best = (max if row.better == "higher" else min)(means, default=None)
+    best = COMPARED[metric].best(found.mean for found in described.values())
     marks = {
         test.b: "better" if test.better == test.b else "worse"
         for test in tests
@@ -177,17 +161,11 @@ def _cells(column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], 
     ]
 
 
-def _number_of_unions(results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str) -> int:
-    first = next(iter(results.values()))
-    return sum(first.by_case[case].leaves[leaf].union is not None for case in cases)
-
-
 def _detection(results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str]) -> list[Detection]:
     found = []
     for method, result in results.items():
         for leaf in structures:
-            scores = [result.by_case[case].leaves.get(leaf) for case in cases]
-            outcomes = [score.outcome for score in scores if score is not None]
+            outcomes = [score.outcome for case in cases if (score := result.by_case[case].leaves.get(leaf))]
             counts = (outcomes.count(outcome) for outcome in (SCORED, MISSED, INVENTED, ABSENT))
             found.append(Detection(method, leaf, *counts))
     return found

@@ -66,10 +66,10 @@ def label_set_counts(confusion: np.ndarray, membership: np.ndarray, regions: np.
     predicted = confusion @ regions.T  # (K, R)
     other = confusion.sum(1, keepdims=True) - predicted  # (K, R)
     return Counts(
-        *(
-            (rows * voxels).sum(0)
-            for rows, voxels in ((inside, predicted), (outside, predicted), (inside, other), (outside, other))
-        )
+        tp=(inside * predicted).sum(0),
+        fp=(outside * predicted).sum(0),
+        fn=(inside * other).sum(0),
+        tn=(outside * other).sum(0),
     )
 
 

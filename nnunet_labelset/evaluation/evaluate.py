@@ -70,12 +70,10 @@ def _cache_key(pair: Pair) -> dict[str, Any]:
 
 def _from_cache(cache: Path, pair: Pair, key: Mapping[str, Any]) -> Case | None:
     file = cache / f"{pair.case}.json"
-    if not file.is_file():
-        return None
     try:
         content = read_json(file)
         return from_json(Case, content.get("result"), str(file)) if content.get("key") == key else None
-    except LabelSetError:
+    except LabelSetError:  # not there, or not whole
         return None
 
 
@@ -85,9 +83,7 @@ def with_worst_distances(case: Case, cap: float | None) -> Case:
 
     def limited(score: Score) -> Score:
         values = dict(score.values)
-        for name, metric in METRICS.items():
-            if not metric.is_distance:
-                continue
+        for name in (name for name, metric in METRICS.items() if metric.is_distance):
             if score.outcome in (MISSED, INVENTED):
                 values[name] = worst
             elif (value := values[name]) is not None:
@@ -104,13 +100,11 @@ def average(
     found: dict[str, LeafAverages] = {}
     for leaf in (*leaves, *unions):
         scores = [case.leaves[leaf] for case in cases if leaf in case.leaves]
+        outcomes = [score.outcome for score in scores]
         found[leaf] = LeafAverages(
-            {outcome: sum(score.outcome == outcome for score in scores) for outcome in OUTCOMES},
+            {outcome: outcomes.count(outcome) for outcome in OUTCOMES},
             sum(score.union is not None for score in scores),
-            {
-                metric: describe((score.values[metric] for score in scores), intervals and metric in SHOWN)
-                for metric in metrics
-            },
+            {name: describe((of.values[name] for of in scores), intervals and name in SHOWN) for name in metrics},
         )
     mean = {metric: describe(found[leaf].metrics[metric].mean for leaf in leaves).mean for metric in metrics}
     return Averages(len(cases), found, mean, describe((case.known_wrong_share for case in cases), intervals))

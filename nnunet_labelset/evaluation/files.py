@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
+from itertools import zip_longest
 from typing import Any
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN
@@ -20,17 +21,15 @@ TEST = ("a", "b", "baseline", "leaf", "metric", *TESTED, "p_adjusted", "signific
 
 
 def per_case_csv(found: Evaluation) -> str:
-    first, *others = SCORE_COLUMNS
+    columns = [SCORE_COLUMNS[0], *found.group_columns, *SCORE_COLUMNS[1:]]
     rows = []
     for case in found.cases:
-        of_case = [getattr(case, name) for name in OF_CASE]
+        of_case = {**vars(case), "known_wrong_share": case.known_wrong_share}
         for leaf, score in case.leaves.items():
-            values = [score.values[name] for name in METRICS]
-            counts = [getattr(score, name) for name in COUNTS]
-            groups = [case.groups[column] for column in found.group_columns]
-            union = "+".join(score.union or ())
-            rows.append([case.case, *groups, leaf, score.outcome, union, *values, *counts, *of_case])
-    return csv_text([first, *found.group_columns, *others], rows)
+            of_leaf = {**vars(score), "leaf": leaf, "union": "+".join(score.union or ())}
+            row = {**of_case, **of_leaf, **score.values, **case.groups}
+            rows.append([row[name] for name in columns])
+    return csv_text(columns, rows)
 
 
 def averages_csv(found: Evaluation) -> str:
@@ -41,9 +40,9 @@ def averages_csv(found: Evaluation) -> str:
         for leaf, of_leaf in group.leaves.items():
             counted = [*of_leaf.outcomes.values(), of_leaf.union]
             for metric, description in of_leaf.metrics.items():
-                rows.append([column, name, leaf, metric, *asdict(description).values(), *counted])
+                rows.append([column, name, leaf, metric, *vars(description).values(), *counted])
         empty = [None] * (len(OUTCOMES) + 1)
-        rows.append([column, name, "", KNOWN_WRONG.name, *asdict(group.known_wrong).values(), *empty])
+        rows.append([column, name, "", KNOWN_WRONG.name, *vars(group.known_wrong).values(), *empty])
     return csv_text(["group_column", "group", "leaf", "metric", *DESCRIPTION, *OUTCOMES, "union"], rows)
 
 
@@ -53,23 +52,19 @@ def comparison_csv(found: Comparison) -> tuple[str, str]:
     return cells, csv_text(TEST, ([getattr(test, name) for name in TEST] for test in found.tests))
 
 
-def screen_table(averages: Averages) -> str:
-    """Of all cases or of a group: a line per leaf."""
+def screen_table(averages: Averages, unit: str) -> str:
+    """Of all cases or of a group: a line per leaf, or whatever the `unit` is."""
     shown = [METRICS[name] for name in SHOWN if name in averages.mean]
     heads = [head for metric in shown for head in (metric.heading, "n")]
-    rows = [["leaf", *heads, *OUTCOMES.values(), "union"]]
+    rows: list[list[Any]] = [[unit, *heads, *OUTCOMES.values(), "union"]]
     for leaf, found in averages.leaves.items():
-        scores = [
-            text
-            for metric in shown
-            for text in (metric.show_mean(found.metrics[metric.name]), found.metrics[metric.name].n)
-        ]
-        rows.append([leaf, *map(str, [*scores, *found.outcomes.values(), found.union])])
+        of_leaf = [(metric, found.metrics[metric.name]) for metric in shown]
+        scores = [text for metric, of in of_leaf for text in (metric.show_mean(of), of.n)]
+        rows.append([leaf, *scores, *found.outcomes.values(), found.union])
     rows.append(["mean", *(text for metric in shown for text in (metric.show(averages.mean[metric.name]), ""))])
-    widths = [max(len(row[column]) for row in rows[:-1]) for column in range(len(rows[0]))]
-    lines = [[field.rjust(width) for field, width in zip(row, widths, strict=False)] for row in rows]
-    table = "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *line[1:]]).rstrip() for row, line in zip(rows, lines, strict=True)
-    )
+    columns = list(zip_longest(*rows, fillvalue=""))
+    first, *others = (max(len(str(cell)) for cell in column) for column in columns)
+    form = "  ".join([f"{{:<{first}}}", *(f"{{:>{width}}}" for width in others)])
+    lines = [form.format(*cells).rstrip() for cells in zip(*columns, strict=True)]
     wrong = KNOWN_WRONG.show_mean(averages.known_wrong)
-    return f"{table}\nknown wrong: {wrong} % of the voxels of which anything is known"
+    return "\n".join([*lines, f"known wrong: {wrong} % of the voxels of which anything is known"])

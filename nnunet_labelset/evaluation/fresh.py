@@ -8,7 +8,7 @@ from pathlib import Path
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.results import Case, Evaluation
+from nnunet_labelset.evaluation.results import Evaluation
 from nnunet_labelset.evaluation.scores import file_states, meaning_of
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
@@ -36,16 +36,13 @@ def _changed(found: Evaluation) -> str:
     changed: dict[str, list[str]] = {"reference": [], "prediction": [], "protocol": []}
     try:
         contract = read_contract(found.settings.dataset_json, found.settings.annotated)
+        meanings = {case: meaning_of(contract.leaf_names, contract.sets_of(case)) for case in contract.cases}
     except LabelSetError:  # moved, like files that are gone
-        contract = None
+        meanings = {}
     for case in found.cases:
         for what, path, state in zip(changed, (case.reference_file, case.prediction_file), case.files, strict=False):
             if Path(path).is_file() and file_states(path)[0] != state:
                 changed[what].append(case.case)
-        if contract is not None and _meaning(contract, case) not in (None, case.meaning):
+        if meanings.get(case.case, case.meaning) != case.meaning:
             changed["protocol"].append(case.case)
     return ", ".join(f"changed {what} of {some(cases)}" for what, cases in changed.items() if cases)
-
-
-def _meaning(contract: Contract, case: Case) -> str | None:
-    return meaning_of(contract.leaf_names, contract.sets_of(case.case)) if case.case in contract.cases else None

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.instances import Instances
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.evaluation.surface import SurfaceDistances
@@ -52,6 +51,14 @@ class Metric:
     def is_distance(self) -> bool:
         return self.worst == math.inf
 
+    def best(self, values: Iterable[float | None]) -> float | None:
+        """Of those that are there."""
+        known = [value for value in values if value is not None]
+        return (max if self.better == "higher" else min)(known, default=None)
+
+    def scaled(self, value: float | None) -> float | None:
+        return None if value is None else self.scale * value
+
     def show(self, value: float | None) -> str:
         return "-" if value is None else f"{self.scale * value:.{self.digits}f}"
 
@@ -72,8 +79,13 @@ def _surface(function: Callable[[SurfaceDistances, float], float]) -> Callable[[
     return lambda of: None if of.surfaces is None else function(of.surfaces, of.tolerance)
 
 
-def _instances(function: Callable[[Instances], float]) -> Callable[[Measured], float | None]:
-    return lambda of: None if of.instances is None else function(of.instances)
+def _of_instances(
+    name: str, title: str, unit: str, scale: float, better: str, function: Callable[[Instances], float]
+) -> Metric:
+    def compute(of: Measured) -> float | None:
+        return None if of.instances is None else function(of.instances)
+
+    return Metric(name, title, unit, scale, better, compute, of_instances=True)
 
 
 _ROWS = (
@@ -99,31 +111,14 @@ _ROWS = (
         *("relative_volume_difference", "Relative volume difference", "%", 100, "lower"),
         lambda of: _share(abs(of.fp - of.fn), of.tp + of.fn),
     ),
-    Metric(
-        *("instance_f1", "Instance F1", "%", 100, "higher", _instances(lambda of: of.f1)),
-        of_instances=True,
-    ),
-    Metric(
-        *("instance_pq", "Panoptic quality", "%", 100, "higher", _instances(lambda of: of.panoptic_quality)),
-        of_instances=True,
-    ),
-    Metric(
-        *("instances_ref", "Reference instances", "", 1, "", _instances(lambda of: of.reference)), of_instances=True
-    ),
-    Metric(
-        *("instances_pred", "Predicted instances", "", 1, "", _instances(lambda of: of.predicted)), of_instances=True
-    ),
-    Metric(*("instances_found", "Instances found", "", 1, "", _instances(lambda of: of.found)), of_instances=True),
+    _of_instances("instance_f1", "Instance F1", "%", 100, "higher", lambda of: of.f1),
+    _of_instances("instance_pq", "Panoptic quality", "%", 100, "higher", lambda of: of.panoptic_quality),
+    _of_instances("instances_ref", "Reference instances", "", 1, "", lambda of: of.reference),
+    _of_instances("instances_pred", "Predicted instances", "", 1, "", lambda of: of.predicted),
+    _of_instances("instances_found", "Instances found", "", 1, "", lambda of: of.found),
 )
 METRICS = {metric.name: metric for metric in _ROWS}
 SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for
 # Of a case, not of a leaf: voxels predicted outside of their label-set, as a share of those of which anything is known.
 KNOWN_WRONG = Metric("known_wrong", "Known wrong", "%", 100, "lower", lambda of: None, digits=2)
-
-
-def metrics_named(names: Iterable[str]) -> list[Metric]:
-    """Rows by name; an unknown name is an error."""
-    for name in names:
-        if name not in METRICS:
-            raise LabelSetError(f"no metric '{name}'{did_you_mean(name, METRICS)}")
-    return [METRICS[name] for name in names]
+COMPARED = {**METRICS, KNOWN_WRONG.name: KNOWN_WRONG}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
+from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.results import Comparison
 from nnunet_labelset.evaluation.statistics import EFFECT, TEST
 
@@ -59,8 +59,7 @@ def _correction(found: Comparison) -> str:
         metric: sum(test.metric == metric and test.baseline and test.p is not None for test in found.tests)
         for metric in (*found.metrics, KNOWN_WRONG.name)
     }
-    titles = {name: METRICS.get(name, KNOWN_WRONG).title for name in sizes}
-    family = ", ".join(f"{size} of {titles[metric]}" for metric, size in sizes.items() if size)
+    family = ", ".join(f"{size} of {COMPARED[metric].title}" for metric, size in sizes.items() if size)
     return (
         f"p-values are corrected by Holm's method over the tests against {found.baseline} ({family}); "
         "pairs of other methods are a family of their own."

@@ -57,10 +57,7 @@ def find_pairs(
             f"{len(unlisted)} case(s) without a protocol: {some(unlisted)}: add them to {BLOCK}.cases in dataset.json, "
             "or give --annotated FILE.csv with the columns case and annotated"
         )
-    structures = {
-        protocol: structures_of(contract, protocol, wanted)
-        for protocol in {contract.protocol_of(case) for case in cases}
-    }
+    structures = {protocol: structures_of(contract, protocol, wanted) for protocol in contract.protocols}
     pairs = [
         Pair(
             case,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest, describe
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.records import FLAT, from_json
@@ -136,8 +137,22 @@ class Evaluation:
     def by_case(self) -> dict[str, Case]:
         return {case.case: case for case in self.cases}
 
+    @property
+    def unit(self) -> str:
+        """What is scored by itself: a data set with regions has these in place of its leaves."""
+        return "leaf" if set(self.leaves) <= set(self.labels) else "region"
+
+    def score(self, case: str, structure: str) -> Score | None:
+        return self.by_case[case].leaves.get(structure)
+
+    def is_union(self, case: str, structure: str) -> bool:
+        score = self.score(case, structure)
+        return score is not None and score.union is not None
+
     def value(self, case: str, structure: str, metric: str) -> float | None:
-        score = self.by_case[case].leaves.get(structure)
+        if metric == KNOWN_WRONG.name:
+            return self.by_case[case].known_wrong_share
+        score = self.score(case, structure)
         return None if score is None else score.values[metric]
 
 
@@ -240,8 +255,8 @@ def read_evaluation(file: str | Path) -> Evaluation:
         raise LabelSetError(f"{file}: no cases: run 'nnunet_labelset evaluate' again")
     if unknown := set(found.settings.metrics) - set(METRICS):
         raise LabelSetError(f"{file}: settings.metrics: unknown metrics {some(sorted(unknown))}")
-    names = [case.case for case in found.cases]
-    if twice := sorted({name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()):
+    names = Counter(case.case for case in found.cases)
+    if twice := sorted(name for name, number in names.items() if number > 1):
         raise LabelSetError(f"{file}: listed more than once: {some(twice)}")
     for case in found.cases:
         _check_case(case, found, f"{file}: case '{case.case}'")
@@ -257,23 +272,23 @@ def _check_case(case: Case, found: Evaluation, where: str) -> None:
         raise LabelSetError(f"{where}: no scores of {some(sorted(missing))}")
     if unknown := set(case.leaves) - structures:
         raise LabelSetError(f"{where}: scores of unknown leaves {some(sorted(unknown))}")
-    if missing := set(found.group_columns) - set(case.groups):
-        raise LabelSetError(f"{where}: groups: '{sorted(missing)[0]}' is missing")
+    _require(found.group_columns, case.groups, f"{where}: groups")
     for leaf, score in case.leaves.items():
         if score.outcome not in OUTCOMES:
             raise LabelSetError(f"{where}, {leaf}: unknown outcome '{score.outcome}'")
-        if missing := set(METRICS) - set(score.values):
-            raise LabelSetError(f"{where}, {leaf}: '{sorted(missing)[0]}' is missing")
+        _require(METRICS, score.values, f"{where}, {leaf}")
 
 
 def _check_averages(averages: Averages, found: Evaluation, where: str) -> None:
-    if missing := set(found.structures) - set(averages.leaves):
-        raise LabelSetError(f"{where}: '{sorted(missing)[0]}' is missing")
+    _require(found.structures, averages.leaves, where)
     for leaf, of_leaf in averages.leaves.items():
-        if missing := (set(found.settings.metrics) - set(of_leaf.metrics)) | (set(OUTCOMES) - set(of_leaf.outcomes)):
-            raise LabelSetError(f"{where}, {leaf}: '{sorted(missing)[0]}' is missing")
-    if missing := set(found.settings.metrics) - set(averages.mean):
-        raise LabelSetError(f"{where}: mean: '{sorted(missing)[0]}' is missing")
+        _require((*found.settings.metrics, *OUTCOMES), (*of_leaf.metrics, *of_leaf.outcomes), f"{where}, {leaf}")
+    _require(found.settings.metrics, averages.mean, f"{where}: mean")
+
+
+def _require(names: Iterable[str], given: Iterable[str], where: str) -> None:
+    if missing := set(names).difference(given):
+        raise LabelSetError(f"{where}: '{min(missing)}' is missing")
 
 
 def load_results(arguments: Sequence[str]) -> tuple[dict[str, Evaluation], dict[str, str]]:

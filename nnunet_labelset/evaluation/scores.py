@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,14 +150,16 @@ def _values(measured: Measured, outcome: str, surfaces: bool) -> dict[str, float
 
 def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]:
     files = (pair.reference_file, pair.prediction_file)
-    expected = (len(pair.sets), len(pair.leaf_names))
     arrays: list[np.ndarray] = []
     headers: list[Any] = []
-    for path, num_values in zip(files, expected, strict=True):
-        voxels, header = read_voxels(path) if reader is None else _read_with(reader, path)
+    for path, num_values in zip(files, (len(pair.sets), len(pair.leaf_names)), strict=True):
+        if reader is None:
+            voxels, header = read_voxels(path)
+        else:
+            (voxels,), header = reader.read_seg(path)
         if voxels.ndim not in (2, 3):
             raise LabelSetError(f"{path}: expected 2 or 3 dimensions, got {voxels.ndim}")
-        arrays.append(_labels(voxels, path, num_values))
+        arrays.append(checked_labels(voxels, path, num_values))
         headers.append(header)
     if reader is None:
         difference = geometry_difference(*headers)
@@ -171,12 +173,7 @@ def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]
     return arrays[0], arrays[1], [float(size) for size in spacing]
 
 
-def _read_with(reader: Any, path: str) -> tuple[np.ndarray, Mapping[str, Any]]:
-    (voxels,), properties = reader.read_seg(path)
-    return voxels, properties
-
-
-def _labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray:
+def checked_labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray:
     """Small integers, because a volume may be large; other values than labels are an error."""
     array = integer_array(voxels, path, allow_nan=False)
     if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:

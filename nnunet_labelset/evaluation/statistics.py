@@ -137,12 +137,11 @@ def _exact_test(ranks: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down correction over one family of tests; tests that were not done (None) do not count."""
-    done = [index for index, p in enumerate(p_values) if p is not None]
+    done = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for step, index in enumerate(sorted(done, key=lambda i: (p_values[i], i))):
-        largest = max(largest, min(1.0, (len(done) - step) * float(p_values[index] or 0.0)))
-        adjusted[index] = largest
+    for left, (p, index) in zip(range(len(done), 0, -1), done, strict=True):
+        adjusted[index] = largest = max(largest, min(1.0, left * p))
     return adjusted
 
 

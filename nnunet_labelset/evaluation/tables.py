@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
+from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.notes import EFFECT_NOTE, p_text
 from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
 from nnunet_labelset.io.text import spoken
@@ -48,12 +47,8 @@ class _Markup:
 
     text: Callable[[str], str]
     bold: str
-    better: str
-    worse: str
+    marks: dict[str, str]
     formula: str
-
-    def mark(self, mark: str) -> str:
-        return {"better": self.better, "worse": self.worse, "": ""}[mark]
 
 
 def _markdown_text(text: str) -> str:
@@ -66,8 +61,8 @@ def _latex_text(text: str) -> str:
     return "".join(LATEX_SPECIAL.get(character, character) for character in whole)
 
 
-MARKDOWN = _Markup(_markdown_text, "**{}**", "\\*", "†", "{}")
-LATEX = _Markup(_latex_text, r"\textbf{{{}}}", "$^{*}$", r"$^{\dag}$", "${}$")
+MARKDOWN = _Markup(_markdown_text, "**{}**", {"better": "\\*", "worse": "†", "": ""}, "{}")
+LATEX = _Markup(_latex_text, r"\textbf{{{}}}", {"better": "$^{*}$", "worse": r"$^{\dag}$", "": ""}, "${}$")
 
 
 @dataclass(frozen=True)
@@ -78,18 +73,20 @@ class _Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
 
+    @property
+    def names(self) -> int:
+        """The columns that say what a row is about."""
+        return 2 if self.head[1] == "Metric" else 1
+
     def turned(self) -> _Table:
         """Leaves in rows; the first columns, method and metric, become the head: one below the other."""
-        names = 2 if self.head[1] == "Metric" else 1
         head, last = [""], ""
         for row in self.rows:
             last = row[0] or last
-            lines = [*last.replace(" vs. ", " vs.\n").split("\n"), *row[1:names]]  # no name has a line break
+            lines = [*last.replace(" vs. ", " vs.\n").split("\n"), *row[1 : self.names]]  # no name has a line break
             head.append(r"\shortstack{" + r"\\".join(lines) + "}")
-        columns = zip(*(row[names:] for row in self.rows), strict=True)
-        return _Table(
-            self.notes, head, [[leaf, *cells] for leaf, cells in zip(self.head[names:], columns, strict=True)]
-        )
+        columns = list(zip(self.head, *self.rows, strict=True))
+        return _Table(self.notes, head, columns[self.names :])
 
     def pages(self) -> Iterator[_Table]:
         """As many columns at once as a page is wide; the first one, the leaves, on each."""
@@ -112,11 +109,10 @@ def _printed_width(cell: str) -> int:
 
 def _tables(found: Comparison, markup: _Markup) -> list[_Table]:
     leaves = [markup.text(spoken(leaf)) for leaf in found.structures]
-    tests = partial(_test, markup=markup)
     tables = [
         _Table(found.notes, ["Model", "Metric", *leaves, KNOWN_WRONG.title], _score_rows(found, markup)),
         _Table([INTERVAL_NOTE], ["Model", "Metric", *leaves, KNOWN_WRONG.title], _interval_rows(found, markup)),
-        _Table([PAIR_NOTE], ["Pair", "Metric", *leaves, KNOWN_WRONG.title], _pair_rows(found, markup, tests)),
+        _Table([PAIR_NOTE], ["Pair", "Metric", *leaves, KNOWN_WRONG.title], _pair_rows(found, markup)),
         _Table([DETECTION_NOTE], ["Model", *leaves], _detection_rows(found, markup)),
     ]
     if found.ranks:
@@ -125,59 +121,51 @@ def _tables(found: Comparison, markup: _Markup) -> list[_Table]:
     return tables
 
 
-def _metric_rows(found: Comparison, name: str, show: Callable[[str, str], str]) -> list[list[str]]:
-    """A row per metric, `show(leaf, metric)` for every structure; in the first one the name, and the whole case."""
+def _metric_rows(
+    found: Comparison, markup: _Markup, shown: Iterable[tuple[tuple[str, ...], Cell | PairedTest, str]]
+) -> list[list[str]]:
+    """From methods (one, or a pair), cell or test, and its text: a row per metric; in the first one the whole case."""
+    groups: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
+    for methods, of, text in shown:
+        groups.setdefault(methods, {})[of.leaf, of.metric] = text
     rows = []
-    for row, metric in enumerate(found.metrics):
-        cells = [show(leaf, metric) for leaf in found.structures]
-        whole = "" if row else show("", KNOWN_WRONG.name)
-        rows.append(["" if row else name, METRICS[metric].title, *cells, whole])
+    for methods, texts in groups.items():
+        name, whole = " vs. ".join(map(markup.text, methods)), texts["", KNOWN_WRONG.name]
+        for metric in found.metrics:
+            rows.append([name, METRICS[metric].title, *(texts[leaf, metric] for leaf in found.structures), whole])
+            name = whole = ""  # in the first row only
     return rows
 
 
 def _score_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
-    def score(method: str, leaf: str, metric: str) -> str:
-        return _score(found.cell(method, leaf, metric), METRICS.get(metric, KNOWN_WRONG), markup)
+    def score(cell: Cell) -> str:
+        if cell.mean is None:
+            return "-"
+        metric = COMPARED[cell.metric]
+        mean = metric.show(cell.mean)
+        return (markup.bold.format(mean) if cell.best else mean) + markup.marks[cell.mark] + metric.show_sd(cell)
 
-    def count(leaf: str, metric: str) -> str:
-        cell = found.cell(found.methods[0], leaf, metric)
-        return f"{cell.n} ({cell.n_union} u)" if cell.n_union and leaf in found.leaves else str(cell.n)
+    def count(cell: Cell) -> str:  # the same for all methods
+        return f"{cell.n} ({cell.n_union} u)" if cell.n_union and cell.leaf in found.leaves else str(cell.n)
 
-    rows = [row for method in found.methods for row in _metric_rows(found, markup.text(method), partial(score, method))]
-    return rows + _metric_rows(found, "n", count)
-
-
-def _score(cell: Cell, metric: Metric, markup: _Markup) -> str:
-    if cell.mean is None:
-        return "-"
-    mean = metric.show(cell.mean)
-    return (markup.bold.format(mean) if cell.best else mean) + markup.mark(cell.mark) + metric.show_sd(cell)
+    rows = _metric_rows(found, markup, (((cell.method,), cell, score(cell)) for cell in found.cells))
+    return rows + _metric_rows(found, markup, ((("n",), cell, count(cell)) for cell in found.cells))
 
 
 def _interval_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
-    def show(mean: float | None, low: float | None, high: float | None, metric: str, sign: str = "") -> str:
-        row = METRICS.get(metric, KNOWN_WRONG)
-        values = [round(row.scale * value, row.digits) + 0.0 for value in (mean, low, high) if value is not None]
+    def show(of: Cell | PairedTest, mean: float | None, sign: str = "") -> str:
+        row = COMPARED[of.metric]
+        values = [round(row.scale * value, row.digits) + 0.0 for value in (mean, of.low, of.high) if value is not None]
         texts = [f"{value:{sign}.{row.digits}f}" for value in values]  # + 0.0, because -0.0 is no number to print
         return markup.text(f"{texts[0]} [{texts[1]}, {texts[2]}]" if len(texts) == 3 else "".join(texts) or "-")
 
-    def cell(method: str, leaf: str, metric: str) -> str:
-        of = found.cell(method, leaf, metric)
-        return show(of.mean, of.low, of.high, metric)
-
-    rows = [row for method in found.methods for row in _metric_rows(found, markup.text(method), partial(cell, method))]
-    return rows + _pair_rows(found, markup, lambda of: show(of.mean_difference, of.low, of.high, of.metric, "+"))
+    rows = _metric_rows(found, markup, (((of.method,), of, show(of, of.mean)) for of in found.cells))
+    pairs = (((of.b, of.a), of, show(of, of.mean_difference, "+")) for of in found.tests)
+    return rows + _metric_rows(found, markup, pairs)
 
 
-def _pair_rows(found: Comparison, markup: _Markup, show: Callable[[PairedTest], str]) -> list[list[str]]:
-    by_pair: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
-    for test in found.tests:
-        by_pair.setdefault((test.b, test.a), {})[test.leaf, test.metric] = show(test)
-    return [
-        row
-        for (b, a), shown in by_pair.items()
-        for row in _metric_rows(found, f"{markup.text(b)} vs. {markup.text(a)}", lambda *of, shown=shown: shown[of])
-    ]
+def _pair_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
+    return _metric_rows(found, markup, (((test.b, test.a), test, _test(test, markup)) for test in found.tests))
 
 
 def _test(test: PairedTest, markup: _Markup) -> str:
@@ -185,7 +173,7 @@ def _test(test: PairedTest, markup: _Markup) -> str:
         return f"equal, n={test.n_pairs}" if test.n_pairs else "-"
     mark = ("better" if test.better == test.b else "worse") if test.significant else ""
     effect = markup.formula.format(f"r={test.effect:+.2f}")
-    return f"{markup.text(p_text(test.p_adjusted))}{markup.mark(mark)}, {effect}, n={test.n_pairs}"
+    return f"{markup.text(p_text(test.p_adjusted))}{markup.marks[mark]}, {effect}, n={test.n_pairs}"
 
 
 def _detection_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
@@ -228,16 +216,13 @@ def latex_tables(found: Comparison) -> str:
             if row[0] and body:
                 body.append(r"\midrule")
             body.append(_latex_row(row))
-        names = 2 if table.head[1] == "Metric" else 1
-        columns = "l" * names + "c" * (len(table.head) - names)
+        columns = "l" * table.names + "c" * (len(table.head) - table.names)
         head = [r"\begin{table}[tb]", rf"\caption{{{_caption(table)}}}", SHRINK]
         head += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(table.head), r"\midrule"]
         parts.append("\n".join([*head, *body, r"\bottomrule", r"\end{tabular}}", r"\end{table}"]))
-    text = "\n\n".join(parts)
-    if any(character > "\u017f" for character in text):
-        parts.insert(
-            0, "% has characters that pdfLaTeX does not know: use XeLaTeX or LuaLaTeX with a font that has them"
-        )
+    if any(character > "\u017f" for part in parts for character in part):
+        hint = "use XeLaTeX or LuaLaTeX with a font that has them"
+        parts.insert(0, f"% has characters that pdfLaTeX does not know: {hint}")
     return "% needs \\usepackage{booktabs,graphicx,longtable}\n" + "\n\n".join(parts) + "\n"
 
 

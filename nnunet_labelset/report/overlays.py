@@ -7,12 +7,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import scipy
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import look_up, membership_matrix
+from nnunet_labelset.evaluation.scores import checked_labels
 from nnunet_labelset.io.place import Place, geometry_difference
-from nnunet_labelset.io.volume import Volume, integer_array, oriented, read_voxels
+from nnunet_labelset.io.volume import Volume, oriented, read_voxels
 from nnunet_labelset.nnunet.names import FIRST_CHANNEL
 from nnunet_labelset.report.colours import ERROR_COLOURS
 
@@ -33,19 +35,14 @@ class DrawnCase:
         image_file: Path | None,
     ) -> None:
         voxels, place = _oriented(reference_file)
-        reference = integer_array(voxels, reference_file)
+        reference = checked_labels(voxels, reference_file, len(sets))
         predictions = []
         for path in prediction_files:
             voxels, prediction_place = _oriented(path)
             if difference := geometry_difference(place, prediction_place):
                 raise LabelSetError(f"{reference_file} and {path} differ in {difference}")
-            predictions.append(integer_array(voxels, path))
+            predictions.append(checked_labels(voxels, path, num_leaves))
         membership = membership_matrix(sets, num_leaves)  # (K, C)
-        for array, path, most in [(reference, reference_file, len(sets))] + [
-            (array, path, num_leaves) for array, path in zip(predictions, prediction_files, strict=True)
-        ]:
-            if array.min() < 0 or array.max() >= most:
-                raise LabelSetError(f"{path}: values outside 0..{most - 1}")
         self.num_leaves = num_leaves
         self.spacing = place.spacing[::-1]
         if reference.ndim == 2:
@@ -138,11 +135,8 @@ def _oriented(path: str | Path) -> Volume:
 
 def _box(mask: np.ndarray) -> tuple[slice, ...]:
     """The box of a mask and a margin around it."""
-    used = [np.flatnonzero(mask.any(axis=tuple(other for other in range(3) if other != axis))) for axis in range(3)]
-    return tuple(
-        slice(max(0, found[0] - MARGIN), min(size, found[-1] + 1 + MARGIN))
-        for found, size in zip(used, mask.shape, strict=True)
-    )
+    (box,) = scipy.ndimage.find_objects(mask.view(np.uint8))
+    return tuple(slice(max(0, axis.start - MARGIN), axis.stop + MARGIN) for axis in box)
 
 
 def _grey(path: Path | None, like: Place, crop: tuple[slice, ...], inside: np.ndarray) -> np.ndarray:

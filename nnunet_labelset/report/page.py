@@ -9,10 +9,17 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
-from jinja2 import Environment
+from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup, escape
 
 from nnunet_labelset import __version__
+
+
+def asset(name: str) -> str:
+    return (files("nnunet_labelset.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+ENVIRONMENT = Environment(autoescape=True, loader=FunctionLoader(asset))
 
 
 @dataclass(frozen=True)
@@ -32,19 +39,14 @@ class Cell:
     style: str = ""
 
 
-def asset(name: str) -> str:
-    return (files("nnunet_labelset.report") / "assets" / name).read_text(encoding="utf-8")
+def _filled(template: str, **content: object) -> Markup:
+    return Markup(ENVIRONMENT.get_template(template).render(content))
 
 
 def page(title: str, lead: Sequence[object], sections: Sequence[Section]) -> str:
     """The whole document, which needs nothing else."""
-    environment = Environment(autoescape=True, trim_blocks=False)
-    return environment.from_string(asset("page.html")).render(
-        **{"title": title, "lead": lead, "sections": sections, "version": __version__},
-        page_css=Markup(asset("page.css")),
-        figures_css=Markup(asset("figures.css")),
-        script=Markup(asset("page.js")),
-    )
+    inside = {name: Markup(asset(name)) for name in ("page.css", "figures.css", "page.js")}
+    return _filled("page.html", title=title, lead=lead, sections=sections, version=__version__, inside=inside)
 
 
 def join(parts: Iterable[object], between: str = "") -> Markup:
@@ -87,31 +89,7 @@ def table(
     kind: str = "sortable",
 ) -> Markup:
     """A table; the first `texts` columns hold words, and a line separates groups of rows."""
-    head = join(
-        Markup('<th scope="col"{}><span>{}</span></th>').format(Markup(' class="text"') if index < texts else "", name)
-        for index, name in enumerate(columns)
-    )
-    bodies = join(
-        Markup("<tbody{}>{}</tbody>").format(
-            Markup(' class="together"') if 1 < len(rows) <= 6 else "",
-            join(Markup("<tr>{}</tr>\n").format(join(map(_cell, row))) for row in rows),
-        )
-        for rows in groups
-    )
-    return scroll(
-        caption,
-        Markup('<table class="{}"><thead><tr>{}</tr></thead>{}</table>').format(kind, head, bodies),
-    )
-
-
-def _cell(cell: Cell) -> Markup:
-    tag, kind = (Markup('th scope="row"'), "") if cell.kind == "row" else (Markup("td"), cell.kind)
-    attributes = join(
-        Markup(' {}="{}"').format(name, value)
-        for name, value in (("class", kind), ("style", cell.style), ("data-v", cell.value))
-        if value
-    )
-    return Markup("<{}{}>{}</{}>").format(tag, attributes, cell.html, tag[:2])
+    return scroll(caption, _filled("table.html", columns=columns, groups=groups, texts=texts, kind=kind))
 
 
 def scroll(label: str, content: Markup) -> Markup:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from markupsafe import Markup
@@ -31,30 +31,26 @@ class Painter:
         extents = np.array(case.frame_extents())
         self.shapes = np.maximum(1, np.rint(extents * SIDE / extents.max())).astype(int)
         self.height, self.width = self.shapes.max(0)
-        self.grey = self._stack(case.frames(case.image))
-        self.hatch = _stripes(self.grey.shape) & self._stack(case.frames(case.uncertain))[..., None].astype(bool)
-        self.layers = [self._layer("grey", self.grey, quality=50)]
+        self.hatch = _stripes(self._stack(case.uncertain))
+        self.layers: list[Markup] = []
+        self._add("grey", self._stack(case.image), quality=50)
 
     def reference(self) -> str:
         """Paint the reference, hatched where several leaves are possible; the name of the layer."""
-        labels = self._stack(self.case.frames(self.case.reference))
-        return self._add("reference", self._hatched(self._filled(labels)))
+        return self._add("reference", self._hatched(self._filled(self.case.reference)))
 
     def prediction(self, method: int) -> str:
-        labels = self._stack(self.case.frames(self.case.predictions[method]))
-        return self._add(f"prediction{method}", self._filled(labels))
+        return self._add(f"prediction{method}", self._filled(self.case.predictions[method]))
 
     def contours(self, method: int) -> str:
         """Borders of the reference, of the prediction, and where both have one (CONTOUR_COLOURS)."""
         arrays = (self.case.reference, self.case.predictions[method])
-        drawn = [_borders(self._stack(self.case.frames(np.minimum(a, self.case.num_leaves)))) for a in arrays]
-        table = np.array([(0, 0, 0, 0), *((*rgb(colour), 255) for colour in CONTOUR_COLOURS.values())], np.uint8)
-        return self._add(f"contours{method}", table[drawn[0] + 2 * drawn[1]])
+        reference, prediction = (_borders(self._stack(array)) for array in arrays)
+        return self._add(f"contours{method}", _palette(CONTOUR_COLOURS.values())[reference + 2 * prediction])
 
     def errors(self, method: int) -> str:
-        kinds = self._stack(self.case.frames(self.case.errors[method]))
-        table = np.array([(0, 0, 0, 0), *((*rgb(colour), 255) for colour in ERROR_COLOURS.values())], np.uint8)
-        return self._add(f"errors{method}", self._hatched(table[kinds], under=True))
+        kinds = self._stack(self.case.errors[method])
+        return self._add(f"errors{method}", self._hatched(_palette(ERROR_COLOURS.values())[kinds], under=True))
 
     def definitions(self) -> Markup:
         """The layers, once per case; the pictures refer to them."""
@@ -67,20 +63,16 @@ class Painter:
         uses = join(Markup('<use href="#{}"/>').format(layer) for layer in (f"{self.name}-grey", *layers))
         first = self.case.axial.index(self.case.telling[0])
         frames = [first, *range(len(self.case.axial), len(self.shapes))]
+        window = Markup(
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" role="img" '
+            'aria-label="{}, {}"{}>{}</svg>'
+        )
         views = []
         for frame, view in zip(frames, self.case.views, strict=True):
             width = self.shapes[frame][1]
-            views.append(
-                Markup(
-                    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" role="img" '
-                    'aria-label="{}"{}>{}</svg>'
-                ).format(
-                    *((self.width - width) // 2, frame * self.height, self.height, f"{label}, {view}"),
-                    Markup(' data-slices="{}"').format(self.name) if frame == first else "",
-                    uses,
-                    w=width,
-                )
-            )
+            box = ((self.width - width) // 2, frame * self.height, self.height)
+            slices = Markup(' data-slices="{}"').format(self.name) if frame == first else ""
+            views.append(window.format(*box, label, view, slices, uses, w=width))
         return Markup('<div class="views">{}</div>').format(join(views))
 
     def slider(self) -> Markup:
@@ -92,10 +84,10 @@ class Painter:
             'max="{}" value="{}"></label> <output></output></p>'
         ).format(self.name, self.height, len(self.case.axial) - 1, self.case.axial.index(self.case.telling[0]))
 
-    def _stack(self, frames: Sequence[np.ndarray]) -> np.ndarray:
-        """Frames scaled to square pixels, centred, one below the other: `(frames * height, width)`."""
-        stack = np.zeros((len(frames), self.height, self.width), frames[0].dtype)
-        for place, frame, shape in zip(stack, frames, self.shapes, strict=True):
+    def _stack(self, array: np.ndarray) -> np.ndarray:
+        """The frames scaled to square pixels, centred, one below the other: `(frames * height, width)`."""
+        stack = np.zeros((len(self.shapes), self.height, self.width), array.dtype)
+        for place, frame, shape in zip(stack, self.case.frames(array), self.shapes, strict=True):
             rows, columns = (
                 ((np.arange(n) + 0.5) * old / n).astype(int) for n, old in zip(shape, frame.shape, strict=True)
             )
@@ -103,24 +95,20 @@ class Painter:
             place[top : top + shape[0], left : left + shape[1]] = frame[np.ix_(rows, columns)]
         return stack.reshape(-1, self.width)
 
-    def _coloured(self, labels: np.ndarray, alpha: int) -> np.ndarray:
-        leaves = [(*rgb(leaf_colour(leaf)), alpha) for leaf in range(1, self.case.num_leaves)]
-        # One row more: the reserved unannotated value has no colour.
-        table = np.array([(0, 0, 0, 0), *leaves, (0, 0, 0, 0)], np.uint8)
-        return table[np.minimum(labels, self.case.num_leaves)]  # (h, w, 4)
-
     def _hatched(self, picture: np.ndarray, under: bool = False) -> np.ndarray:
         """Diagonal stripes, white beside black, so that they show on any grey."""
-        for stripe, grey in ((self.hatch[..., 0], 235), (self.hatch[..., 1], 20)):
+        for stripe, grey in zip(self.hatch, (235, 20), strict=True):
             picture[stripe & (picture[..., 3] == 0) if under else stripe] = (grey, grey, grey, 190)
         return picture
 
-    def _filled(self, labels: np.ndarray) -> np.ndarray:
+    def _filled(self, array: np.ndarray) -> np.ndarray:
         """Leaves in their colours, with their edges; of more leaves than colours that can be told apart, with numbers.
 
         Edges and numbers together would be too large for a page.
         """
-        picture = self._coloured(labels, FILL)
+        labels = self._stack(array)
+        colours = _palette(map(leaf_colour, range(1, self.case.num_leaves)), FILL)
+        picture = np.append(colours, colours[:1], axis=0)[labels]  # (h, w, 4); what is unannotated has no colour
         if self.case.num_leaves - 1 <= len(LEAF_COLOURS):
             picture[..., 3][_edges(labels) & (picture[..., 3] > 0)] = 255
             return picture
@@ -135,17 +123,21 @@ class Painter:
                 draw.text(place, str(leaf), "white", font, "mm", stroke_width=1, stroke_fill="black")
         return np.array(canvas)
 
-    def _add(self, layer: str, picture: np.ndarray) -> str:
-        self.layers.append(self._layer(layer, picture, lossless=True))
-        return f"{self.name}-{layer}"
-
-    def _layer(self, layer: str, picture: np.ndarray, **options: int) -> Markup:
-        buffer = io.BytesIO()
+    def _add(self, layer: str, picture: np.ndarray, quality: int | None = None) -> str:
+        """A layer without loss, or of this quality; its name."""
+        name, buffer = f"{self.name}-{layer}", io.BytesIO()
+        options = {"lossless": True} if quality is None else {"quality": quality}
         Image.fromarray(picture).save(buffer, "WEBP", method=4, **options)
         height, width = picture.shape[:2]
-        return Markup('<image id="{}-{}" width="{}" height="{}" href="data:image/webp;base64,{}"/>').format(
-            self.name, layer, width, height, base64.b64encode(buffer.getvalue()).decode("ascii")
-        )
+        content = base64.b64encode(buffer.getvalue()).decode("ascii")
+        image = Markup('<image id="{}" width="{}" height="{}" href="data:image/webp;base64,{}"/>')
+        self.layers.append(image.format(name, width, height, content))
+        return name
+
+
+def _palette(colours: Iterable[str], alpha: int = 255) -> np.ndarray:
+    """RGBA by number `(n + 1, 4)`; 0 is nothing."""
+    return np.array([(0, 0, 0, 0), *((*rgb(colour), alpha) for colour in colours)], np.uint8)
 
 
 def _inner_point(mask: np.ndarray) -> tuple[int, int]:
@@ -165,13 +157,10 @@ def _borders(labels: np.ndarray) -> np.ndarray:
 
 def _edges(labels: np.ndarray) -> np.ndarray:
     """Pixels beside another value, on both sides."""
-    border = _borders(labels)
-    border[1:] |= labels[:-1] != labels[1:]
-    border[:, 1:] |= labels[:, :-1] != labels[:, 1:]
-    return border
+    return _borders(labels) | _borders(labels[::-1, ::-1])[::-1, ::-1]
 
 
-def _stripes(shape: tuple[int, ...]) -> np.ndarray:
-    """White and black diagonal stripes `(h, w, 2)`."""
-    phase = np.add.outer(np.arange(shape[0]), np.arange(shape[1])) % 10
-    return np.stack([phase < 2, phase == 2], axis=-1)
+def _stripes(mask: np.ndarray) -> np.ndarray:
+    """White and black diagonal stripes inside a mask: `(2, h, w)`."""
+    phase = np.indices(mask.shape).sum(0) % 10
+    return mask & [phase < 2, phase == 2]

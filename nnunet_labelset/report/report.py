@@ -56,8 +56,12 @@ class Report:
         """What is shown, of what all evaluations have."""
         return [METRICS[name] for name in SHOWN if all(name in of.settings.metrics for of in self.results.values())]
 
+    @property
+    def unit(self) -> str:
+        return self.first.unit
+
     def score(self, method: str, case: str, structure: str) -> Score | None:
-        return self.results[method].by_case[case].leaves.get(structure)
+        return self.results[method].score(case, structure)
 
     def value(self, method: str, case: str, structure: str, metric: str) -> float | None:
         return self.results[method].value(case, structure, metric)

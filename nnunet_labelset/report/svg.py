@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -21,6 +22,23 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= about)
     first = math.ceil(low / step - 1e-9)
     return [round(index * step, 10) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values from `low` to `high` at the places from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        scale = (self.end - self.start) / ((self.high - self.low) or 1)
+        return self.start + (value - self.low) * scale
+
+    def ticks(self, about: int = 5) -> list[float]:
+        return ticks(self.low, self.high, about)
 
 
 def marks(points: Sequence[tuple[float, float] | None], crosses: Sequence[bool], number: int) -> Markup:
@@ -45,22 +63,23 @@ def titled(title: str, unit: str, left: float, right: float) -> list[Markup]:
     return [text(left, 15, "plot-title", title, right - left - 24, 7.8), text(right, 15, "unit", unit)]
 
 
-def grid_across(
-    values: Sequence[float], low: float, scale: float, left: float, top: float, bottom: float
-) -> list[Markup]:
+def grid_across(x: Axis, top: float, bottom: float) -> list[Markup]:
     parts = []
-    for tick in values:
-        x = left + (tick - low) * scale
-        parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 13, "tick", f"{tick:g}")]
+    for tick in x.ticks():
+        parts += [line(x(tick), top, x(tick), bottom, "grid"), text(x(tick), bottom + 13, "tick", f"{tick:g}")]
     return parts
 
 
-def grid_up(values: Sequence[float], low: float, up: float, left: float, right: float, bottom: float) -> list[Markup]:
+def grid_up(y: Axis, left: float, right: float) -> list[Markup]:
     parts = []
-    for tick in values:
-        y = bottom - (tick - low) * up
-        parts += [line(left, y, right, y, "grid"), text(left - 5, y + 4, "tick-right", f"{tick:g}")]
+    for tick in y.ticks(4):
+        parts += [line(left, y(tick), right, y(tick), "grid"), text(left - 5, y(tick) + 4, "tick-right", f"{tick:g}")]
     return parts
+
+
+def dot(x: float, y: float, number: int, radius: int = 3) -> Markup:
+    """In the colour of a method."""
+    return Markup('<circle cx="{:.1f}" cy="{}" r="{}" class="dot {}"/>').format(x, y, radius, method_class(number))
 
 
 def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:

@@ -258,7 +258,7 @@ def test_regions(tmp_path, capsys):
         assert f"--regions '{bad}'" in error_of(capsys, arguments, "--regions", bad)
 
 
-def test_a_data_set_with_regions_is_scored_by_region(tmp_path):
+def test_a_data_set_with_regions_is_scored_by_region(tmp_path, capsys):
     """Whole contains core; case b has the outer contour only: what is inside may be either leaf."""
     block = {
         "version": 2, "leaves": {"background": 0, "edema": 1, "core": 2}, "cases": {"a": "full", "b": "outer"},
@@ -272,6 +272,7 @@ def test_a_data_set_with_regions_is_scored_by_region(tmp_path):
     (tmp_path / "data" / "dataset.json").write_text(json.dumps(content))
     metrics = evaluate(arguments)
     assert metrics["leaves"] == ["whole", "core"]
+    assert capsys.readouterr().out.startswith("region ")
     assert [scores(metrics, case)["whole"]["dice"] for case in (0, 1)] == [1, 4 / 6]
     assert [scores(metrics, case)["core"]["dice"] for case in (0, 1)] == [2 / 4, None]
     assert scores(metrics, 1)["core"]["outcome"] == "unannotated"

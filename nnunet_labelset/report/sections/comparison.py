@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, Metric
+from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.notes import p_text
 from nnunet_labelset.evaluation.results import Cell as Score
 from nnunet_labelset.evaluation.results import Comparison
@@ -25,7 +25,7 @@ def body(report: Report) -> Markup:
     metrics = [METRICS[name] for name in compared.metrics]
     whole = ("", KNOWN_WRONG)  # of the case, not of a leaf
     if len(structures) > WIDE:
-        columns = ["leaf", "metric", *methods]
+        columns = [report.unit, "metric", *methods]
         lines = [*((leaf, metric) for leaf in structures for metric in metrics), whole]
         rows = [
             [header(f"{_name(leaf)} ({_count(compared, leaf)})" if leaf else _name(leaf)), text(metric.heading)]
@@ -44,7 +44,7 @@ def body(report: Report) -> Markup:
             ]
             for method in methods
         ]
-    return table("Comparison", columns, groups, 2) + bullets(compared.notes) + _tests(compared)
+    return table("Comparison", columns, groups, 2) + bullets(compared.notes) + _tests(compared, report.unit)
 
 
 def _name(leaf: str) -> str:
@@ -53,18 +53,14 @@ def _name(leaf: str) -> str:
 
 def score_cell(found: Score, metric: Metric) -> Cell:
     """Mean (sd), the best in bold, its mark, and in the title what else is known."""
-    if found.mean is None:
-        return number(None)
-    mean = escape(metric.show(found.mean))
-    if found.best:
-        mean = Markup('<span class="best">{}</span>').format(mean)
+    mean = Markup('<span class="best">{}</span>' if found.best else "{}").format(metric.show(found.mean))
     sign = Markup('<sup class="mark">{}</sup>').format(MARKS[found.mark]) if found.mark else ""
     interval = "" if found.low is None else f"; 95 % interval {metric.show(found.low)} to {metric.show(found.high)}"
     union = f" u{found.n_union}" if found.n_union and found.n_union < found.n else ""
     shown = Markup('<span title="n = {}{}">{}{}{}{}</span>').format(
         found.n, interval, mean, sign, metric.show_sd(found), union
     )
-    return number(metric.scale * found.mean, shown=shown)
+    return number(metric.scaled(found.mean), shown=shown)
 
 
 def _count(compared: Comparison, leaf: str) -> str:
@@ -75,13 +71,13 @@ def _count(compared: Comparison, leaf: str) -> str:
     return words.replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _tests(compared: Comparison) -> Markup:
+def _tests(compared: Comparison, unit: str) -> Markup:
     """Every pair of methods; of very many tests those with the smallest p."""
     tests = sorted(compared.tests, key=lambda test: 2.0 if test.p_adjusted is None else test.p_adjusted)
     chosen = tests[:MOST_TESTS] if len(tests) > MOST_TESTS else list(compared.tests)
     rows = []
     for test in chosen:
-        metric = METRICS.get(test.metric, KNOWN_WRONG)
+        metric = COMPARED[test.metric]
         difference: object = None
         if test.mean_difference is not None:
             digits = metric.digits + 1
@@ -98,7 +94,7 @@ def _tests(compared: Comparison) -> Markup:
                 text("yes" if test.significant else "no"),
             ]
         )
-    columns = ["a", "b", "leaf", "metric", "pairs", "mean of b - a [95 %]", "p", "effect r", "significant"]
+    columns = ["a", "b", unit, "metric", "pairs", "mean of b - a [95 %]", "p", "effect r", "significant"]
     which = f"The {len(rows)} of {len(tests)} pairwise tests with the smallest p (compare writes all)"
     words = which if len(rows) < len(tests) else f"All {len(rows)} pairwise tests"
     return details(words, table("Tests", columns, [rows], 4))

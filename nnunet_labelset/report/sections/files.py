@@ -25,12 +25,9 @@ def body(report: Report) -> Markup:
         links = [link(known.reference_file, report.folder, "reference")]
         links += [link(case.prediction_file, report.folder, method) for method, case in found.items() if case]
         row = [header(name), *(text(known.groups.get(column, ""), "name") for column in columns)]
-        for case in found.values():
-            mean = case.average_dice if case else None
-            row.append(number(mean, shown=dice.show(mean)))
-        for case in found.values():
-            share = case.known_wrong_share if case else None
-            row.append(number(share, shown=KNOWN_WRONG.show(share)))
+        scores = [(dice, case.average_dice if case else None) for case in found.values()]
+        scores += [(KNOWN_WRONG, case.known_wrong_share if case else None) for case in found.values()]
+        row += [number(value, shown=metric.show(value)) for metric, value in scores]
         rows.append([*row, Cell(join(links, ", "), kind="name")])
     heads = ["case", *columns, *(f"{method}\nmean {dice.heading}" for method in report.methods)]
     heads += [*(f"{method}\n{KNOWN_WRONG.heading.lower()}" for method in report.methods), "files"]

@@ -23,11 +23,11 @@ def body(report: Report) -> Markup:
             continue
         bodies = [_rows(report, group or "(not known)", {m: of[m].get(group) for m in of}) for group in groups]
         if len(report.structures) > WIDE:
-            heads = ["group", "leaf", *(f"{m}\n{metric.heading}" for metric in report.metrics for m in report.methods)]
-            content = table(f"By {column}", heads, bodies, 2)
+            names = ["group", report.unit]
+            heads = [f"{method}\n{metric.heading}" for metric in report.metrics for method in report.methods]
         else:
-            heads = ["group", "method", "metric", "cases", *map(spoken, report.structures)]
-            content = table(f"By {column}", heads, bodies, 3)
+            names, heads = ["group", "method", "metric"], ["cases", *map(spoken, report.structures)]
+        content = table(f"By {column}", names + heads, bodies, len(names))
         parts.append(Markup("<h3>By {}</h3>{}").format(column, content))
     return join(parts)
 
@@ -49,6 +49,4 @@ def _rows(report: Report, group: str, found: dict[str, Averages | None]) -> list
 
 def _mean(averages: Averages | None, leaf: str, metric: Metric) -> Cell:
     found = averages.leaves[leaf].metrics[metric.name] if averages and leaf in averages.leaves else None
-    if found is None or found.mean is None:
-        return number(None)
-    return number(metric.scale * found.mean, shown=metric.show_mean(found))
+    return number(metric.scaled(found.mean), shown=metric.show_mean(found)) if found else number(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, Metric
 from nnunet_labelset.evaluation.notes import FEW_CASES, FEW_NOTE
@@ -24,19 +24,12 @@ def body(report: Report) -> Markup:
     ]
     for metric in ranked:
         found = [ranks[method, metric.name] for method in report.methods]
-        words = [
-            Markup('{:.2f} <span class="interval">first in {:.0f} %</span>').format(r.mean_rank, 100 * r.first)
-            for r in found
-        ]
-        rows.append(
-            [
-                header(f"Mean rank by {metric.title}"),
-                *(number(r.mean_rank, shown=w) for r, w in zip(found, words, strict=True)),
-            ]
-        )
+        words = Markup('{:.2f} <span class="interval">first in {:.0f} %</span>')
+        cells = [number(rank.mean_rank, shown=words.format(rank.mean_rank, 100 * rank.first)) for rank in found]
+        rows.append([header(f"Mean rank by {metric.title}"), *cells])
     shares = [[of.by_case[case].known_wrong_share for case in report.cases] for of in report.results.values()]
     rows.append([header(KNOWN_WRONG.heading), *_best([describe(of, interval=True) for of in shares], KNOWN_WRONG)])
-    what = "Leaves and unions" if report.first.unions else "Leaves"
+    what = ("Regions" if report.unit == "region" else "Leaves") + (" and unions" if report.first.unions else "")
     for outcome, word in ((SCORED, "found"), (MISSED, "missed"), (INVENTED, "invented")):
         counts = (number(_outcomes(report, method, outcome), 0) for method in report.methods)
         rows.append([header(f"{what} {word}"), *counts])
@@ -60,23 +53,17 @@ def body(report: Report) -> Markup:
 
 def _best(found: list[Description], metric: Metric) -> list[Cell]:
     """Means with their intervals, the best in bold."""
-    means = [of.mean for of in found if of.mean is not None]
-    best = (max if metric.better == "higher" else min)(means, default=None) if len(found) > 1 else None
+    best = metric.best(of.mean for of in found) if len(found) > 1 else None
     return [interval_cell(metric, of, of.mean is not None and of.mean == best) for of in found]
 
 
 def interval_cell(metric: Metric, found: Description, best: bool = False) -> Cell:
     """Mean and its interval."""
-    if found.mean is None:
-        return number(None)
-    shown = escape(metric.show(found.mean))
-    if best:
-        shown = Markup('<span class="best">{}</span>').format(shown)
+    shown = Markup('<span class="best">{}</span>' if best else "{}").format(metric.show(found.mean))
     if found.low is not None:
-        shown += Markup(' <span class="interval">[{}, {}]</span>').format(
-            metric.show(found.low), metric.show(found.high)
-        )
-    return number(metric.scale * found.mean, shown=shown)
+        ends = (metric.show(found.low), metric.show(found.high))
+        shown += Markup(' <span class="interval">[{}, {}]</span>').format(*ends)
+    return number(metric.scaled(found.mean), shown=shown)
 
 
 def _outcomes(report: Report, method: str, outcome: str) -> int:

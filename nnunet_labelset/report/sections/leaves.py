@@ -32,7 +32,7 @@ def body(report: Report) -> Markup:
         "are of the leaf together with others that the reference does not tell apart."
     )
     heads = [f"{metric.heading}\n{what}" for metric in report.metrics for what in ("mean [95 %]", "sd", "median")]
-    columns = ["method", "leaf", *heads, *OUTCOMES.values(), "union"]
+    columns = ["method", report.unit, *heads, *OUTCOMES.values(), "union"]
     return paragraph(intro) + table(TITLE, columns, groups, 2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import mean, median
 
 from markupsafe import Markup
@@ -71,8 +70,9 @@ def rank_cases(report: Report, method: str) -> list[str]:
     for leaf in report.structures:
         scores = {case: report.value(method, case, leaf, "dice") for case in report.cases}
         known = {case: score for case, score in scores.items() if score is not None}
+        middle = median(known.values()) if known else 0.0
         for case, score in known.items():
-            differences.setdefault(case, []).append(score - median(known.values()))
+            differences.setdefault(case, []).append(score - middle)
     ranks = {case: mean(of) for case, of in differences.items()}
     return sorted(ranks, key=lambda case: (ranks[case], case))
 
@@ -93,20 +93,16 @@ def most_disputed(report: Report) -> str | None:
 
 
 def _intro(report: Report) -> Markup:
-    by = (
-        ""
-        if report.wanted_cases
-        else (
-            f"Worst and median cases of {report.best_method}"
-            + (", the method with the best mean Dice" if len(report.methods) > 1 else "")
-            + ", ranked by the mean difference of a leaf's Dice from its median over all cases. "
-        )
-    )
-    return paragraph(
-        f"{by}Each view is the slice with the most errors among those through the bulk of what is drawn, cropped to "
+    words = (
+        "Each view is the slice with the most errors among those through the bulk of what is drawn, cropped to "
         "what the reference labels. Reference and errors are hatched where the reference leaves several leaves "
         "possible; there, only what is known to be wrong is an error."
     )
+    if not report.wanted_cases:
+        best = ", the method with the best mean Dice" if len(report.methods) > 1 else ""
+        by = "ranked by the mean difference of a leaf's Dice from its median over all cases"
+        words = f"Worst and median cases of {report.best_method}{best}, {by}. {words}"
+    return paragraph(words)
 
 
 def _legends(contract: Contract) -> Markup:
@@ -166,18 +162,13 @@ def _scores(report: Report, case: str) -> Markup:
     """The Dice of all leaves of a case that have one."""
     found = report.first.by_case[case].leaves
     leaves = [leaf for leaf, score in found.items() if score.outcome != UNANNOTATED]
-    names = [spoken(leaf) + (" (union)" if found[leaf].union else "") for leaf in leaves]
+    heads = [spoken(leaf) + (" (union)" if found[leaf].union else "") for leaf in leaves]
     dice = METRICS["dice"]
-
-    def cells(method: str, chosen: Sequence[str]) -> list:
-        values = [report.value(method, case, leaf, dice.name) for leaf in chosen]
-        return [number(value, shown=dice.show(value)) for value in values]
-
+    rows = []
+    for method in report.methods:
+        values = [report.value(method, case, leaf, dice.name) for leaf in leaves]
+        rows.append([header(method), *(number(value, shown=dice.show(value)) for value in values)])
     if len(leaves) > WIDE:
-        rows = [
-            [header(name), *(cell for method in report.methods for cell in cells(method, [leaf]))]
-            for name, leaf in zip(names, leaves, strict=True)
-        ]
-        return table(f"Dice of {case}", [dice.heading, *report.methods], [rows])
-    rows = [[header(method), *cells(method, leaves)] for method in report.methods]
-    return table(f"Dice of {case}", [dice.heading, *names], [rows])
+        _, *columns = zip(*rows, strict=True)
+        heads, rows = report.methods, [[header(name), *column] for name, column in zip(heads, columns, strict=True)]
+    return table(f"Dice of {case}", [dice.heading, *heads], [rows])

@@ -53,7 +53,7 @@ def _scores(rows: Sequence[Row]) -> list[float]:
 
 def _row(report: Report, method: str, leaf: str, metric: Metric) -> Row:
     scores = [report.score(method, case, leaf) for case in report.cases]
-    values = [None if score is None else score.values[metric.name] for score in scores]
+    values = [None if score is None else metric.scaled(score.values[metric.name]) for score in scores]
     crosses = [score is not None and score.outcome in (MISSED, INVENTED) for score in scores]
     found = report.results[method].averages.overall.leaves[leaf].metrics[metric.name]
     if report.compared is not None:
@@ -61,7 +61,7 @@ def _row(report: Report, method: str, leaf: str, metric: Metric) -> Row:
     mean = None
     if found.mean is not None and found.low is not None and found.high is not None:
         mean = (metric.scale * found.mean, metric.scale * found.low, metric.scale * found.high)
-    return Row(method, [None if value is None else metric.scale * value for value in values], crosses, mean)
+    return Row(method, values, crosses, mean)
 
 
 def _axis(scores: Sequence[float], metric: Metric) -> tuple[float, float]:
