@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nnunet_labelset.cli import main
+from nnunet_labelset.cli import entry, main
 from nnunet_labelset.nnunet.discovery import known_trainers, trainers_folder
 
 
@@ -74,6 +74,17 @@ def test_trainers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture) -> 
     assert described["nnUNetTrainerLabelSet"] == "Recommended, Leaf-Dice of the last batches + marginal cross entropy"
     assert described["nnUNetTrainerLabelSet_5epochs_NoMirroring"] == "nnUNetTrainerLabelSet, 5 epochs, no mirroring"
     assert described["nnUNetTrainerLeafDiceCE"] == "Leaf-Dice + marginal cross entropy"
+
+
+def test_interrupt_before_the_verb_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("nnunet_labelset.io.parallel.exit_when_terminated", interrupted)
+    monkeypatch.setattr(sys, "argv", ["nnunet_labelset", "coverage", "-d", "1"])
+    with pytest.raises(SystemExit) as ended:
+        entry()
+    assert ended.value.code == 130
 
 
 def test_help_imports_nothing_slow() -> None:

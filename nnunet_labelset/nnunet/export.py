@@ -110,7 +110,7 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
     from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
     builtin = ""
-    write_json(copy / names.DATASET, _without_cases(read_json(model / names.DATASET)))
+    write_json(copy / names.DATASET, without_cases(read_json(model / names.DATASET)))
     write_json(copy / names.PLANS, read_json(model / names.PLANS))
     for fold in folds:
         source, target = model / names.fold_name(fold), copy / names.fold_name(fold)
@@ -121,7 +121,7 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
             with contextlib.redirect_stdout(io.StringIO()):  # nnU-Net tells where it looks
                 trainer = recursive_find_trainer_class_by_name(checkpoint["trainer_name"])
             builtin = next(cls.__name__ for cls in trainer.__mro__ if cls.__module__.startswith("nnunetv2."))
-        init_args = {**checkpoint["init_args"], "dataset_json": _without_cases(checkpoint["init_args"]["dataset_json"])}
+        init_args = {**checkpoint["init_args"], "dataset_json": without_cases(checkpoint["init_args"]["dataset_json"])}
         kept = {key: checkpoint[key] for key in CHECKPOINT_KEYS if key in checkpoint}
         torch.save({**kept, "trainer_name": builtin, "init_args": init_args}, target / CHECKPOINT)
         if (source / names.PROGRESS).is_file():
@@ -129,7 +129,8 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
     return builtin
 
 
-def _without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
+def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
+    """What of a dataset.json may leave the house."""
     kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
     kept |= {key: dataset_json[key] for key in DATASET_TEXTS if isinstance(dataset_json.get(key), (str, int, float))}
     if BLOCK not in dataset_json:

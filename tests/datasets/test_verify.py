@@ -260,6 +260,31 @@ class TestAnnotations:
         only(errors, "labelsTr/full_1.nii.gz (protocol 'no_spleen')", "all that its protocol leaves out (spleen)")
         only(warnings, "labelsTr/no_spleen_1.nii.gz (protocol 'full'): 'spleen' is declared annotated")
 
+    def test_a_second_wrong_case_does_not_excuse_the_first(self, folder):
+        """Together they have all that the protocol leaves out; each of them is judged by itself."""
+        protocol = {"background": ["background", "tumour", "spleen"]}
+        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen=protocol))
+        write_volume(folder / "labelsTr" / "no_spleen_1.nii.gz", label_map(1, 2))
+        write_volume(folder / "labelsTr" / "no_spleen_2.nii.gz", label_map(1, 3))
+        errors = verify(folder)[0]
+        assert [error.where.split()[0] for error in errors] == [f"labelsTr/no_spleen_{i}.nii.gz" for i in (1, 2)]
+
+    def test_nothing_of_what_the_protocol_annotates(self, folder):
+        """One organ drawn in each case, all else `ignore`: the protocols of two cases were swapped."""
+        protocols = {
+            "liver": {"ignore": ["background", "tumour", "spleen"]},
+            "spleen": {"ignore": ["background", "liver", "tumour"]},
+        }
+        cases = {"full_1": "full", "full_2": "full", "no_spleen_1": "liver", "no_spleen_2": "spleen"}
+
+        edit(folder, lambda c: c["label_sets"]["protocols"].update(protocols))
+        edit(folder, lambda c: c["label_sets"]["cases"].update(cases))
+        write_volume(folder / "labelsTr" / "no_spleen_1.nii.gz", label_map(3, 4))
+        write_volume(folder / "labelsTr" / "no_spleen_2.nii.gz", label_map(1, 4))
+        errors = verify(folder)[0]
+        assert [error.where.split()[0] for error in errors] == [f"labelsTr/no_spleen_{i}.nii.gz" for i in (1, 2)]
+        assert "what its protocol leaves out (spleen), and none of what it annotates (liver)" in errors[0]
+
     def test_swapped_protocols_of_two_leaves(self, folder):
         """Background may be every leaf there is; that is no `ignore`."""
 

@@ -138,6 +138,61 @@ def test_dice_function_of_a_user(alpha, gamma):
     torch.testing.assert_close(loss(doubled)[0], 1 - 2 * dice + entropy)
 
 
+class Half(torch.nn.Module):
+    def forward(self, membership, alpha):
+        tables = losses.leaf_dice(membership, alpha)
+        return tables._replace(prediction=tables.prediction / 2)
+
+
+def test_dice_function_of_a_user_wherever_it_stands():
+    """torch hides an assigned module behind the function of the class; a plain function would become a method."""
+    problem = make_problem(*OVERLAPPING)
+
+    class OfTheClass(losses.LeafDiceLoss):
+        def dice(membership, alpha):  # noqa: N805
+            return Half()(membership, alpha)
+
+    class OfInit(losses.LeafDiceLoss):
+        def __init__(self, label_sets):
+            super().__init__(label_sets)
+            self.dice = Half()
+
+    assigned = losses.LeafDiceLoss(problem.label_sets)
+    assigned.dice = Half()
+    plain = losses.LeafDiceLoss(problem.label_sets)(problem.logits, problem.target)
+    found = [
+        loss(problem.logits, problem.target)
+        for loss in (OfTheClass(problem.label_sets), OfInit(problem.label_sets), assigned)
+    ]
+    assert found[0] == found[1] == found[2] < plain
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tables: None, "Expected `dice` to return DiceTables, but got NoneType"),
+        (lambda tables: tables._replace(reference=torch.ones(99, 4)), r"table `reference` of `dice` .* got \(99, 4\)"),
+        (
+            lambda tables: tables._replace(intersection=tables.intersection * torch.nan),
+            "table `intersection` .* finite",
+        ),
+        (lambda tables: tables._replace(prediction=tables.prediction.requires_grad_()), "without gradient"),
+    ],
+)
+def test_wrong_tables_of_a_user(change, message):
+    problem = make_problem(*OVERLAPPING)
+    loss = losses.LeafDiceLoss(problem.label_sets)
+    loss.dice = lambda membership, alpha: change(losses.leaf_dice(membership, alpha))
+    with pytest.raises(LabelSetError, match=message):
+        loss(problem.logits, problem.target)
+
+
+def test_a_loss_of_nothing():
+    problem = make_problem(*OVERLAPPING)
+    with pytest.raises(LabelSetError, match="`dice`, `gamma` or both, but got neither"):
+        losses.LabelSetLoss(problem.label_sets)(problem.logits, problem.target)
+
+
 @pytest.mark.parametrize("batch_dice", [False, True])
 def test_terms_can_be_combined_with_others(batch_dice):
     """The hook between sums and division: here, as if the batch had been seen twice with other logits."""

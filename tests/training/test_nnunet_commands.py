@@ -145,7 +145,7 @@ def test_export_for_stock_nnunet(prepared: tiny.NNUNet, tmp_path: Path) -> None:
     chosen = model / "crossval_results_folds_0_1" / "postprocessing.pkl"
     chosen.parent.mkdir(exist_ok=True)
     chosen.write_bytes(pickle.dumps(([], [])))
-    words = ["nnunet_labelset", "export", "-d", 901, "-tr", LEAF_DICE, "-o", archive, "--model-card"]
+    words = ["nnunet_labelset", "export", "-d", 901, "-tr", LEAF_DICE, "-o", archive, "--model-card", "-f", 1, 0, 1]
     done = prepared.run(*words)
     assert "stock nnU-Net gives the same segmentation" in done.stdout
     again = prepared.run(*words, check=False)

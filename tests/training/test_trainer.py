@@ -286,6 +286,29 @@ def test_the_wrong_order_is_refused_when_the_class_is_made(base: type) -> None:
             loss_class = LeafDiceLoss
 
 
+def test_the_right_order_keeps_the_loss() -> None:
+    ours = TRAINERS["nnUNetTrainerLeafDice"]
+    with pytest.raises(LabelSetError, match=r"write class Wrong\(nnUNetTrainerLeafDice, nnUNetTrainerDA5\)"):
+
+        class Wrong(nnUNetTrainerDA5, ours):  # type: ignore[misc, valid-type]
+            pass
+
+
+def test_a_trainer_without_loss(in_process: tiny.NNUNet) -> None:
+    class Nothing(LabelSetMixin, nnUNetTrainer):
+        pass
+
+    with pytest.raises(SystemExit, match="Nothing has no loss: give the class a loss_class"):
+        make(in_process, Nothing, fold="all")
+
+
+def test_batches_that_do_not_name_their_cases(in_process: tiny.NNUNet) -> None:
+    """Such are the made-up batches of nnU-Net's benchmark without data loading."""
+    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], fold="all")
+    with pytest.raises(SystemExit, match="a batch does not say which cases it shows"):
+        trainer.train_step({"data": torch.zeros(1), "target": torch.zeros(1)})
+
+
 def test_messages_fit_a_cuda_assertion_whatever_the_batch(
     in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,33 @@
+"""What an export leaves behind and does not touch; the whole of it runs in tests/training/test_nnunet_commands.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.export import export, without_cases
+
+
+def test_no_case_is_named() -> None:
+    block = {
+        "version": 1,
+        "protocols": {"secret_1": {"background": ["background", "liver"]}, "complete": {}},
+        "cases": {"secret_1": "secret_1", "secret_2": "complete"},
+        "remark": "secret_2",
+    }
+    content = {"labels": {"background": 0, "liver": 1}, "name": "Livers", "release": ["secret_1"], "label_sets": block}
+    kept = without_cases({**content, "training": ["secret_1"], "reference": {"of": "secret_2"}})
+    assert "secret" not in json.dumps(kept)
+    assert kept["name"] == "Livers"
+    protocols = {"protocol_1": {"background": ["background", "liver"]}, "complete": {}}
+    assert kept["label_sets"] == {"version": 1, "protocols": protocols, "cases": {}}
+
+
+def test_a_file_in_the_place_of_the_model_card_stays(tmp_path: Path) -> None:
+    (tmp_path / "model.md").write_text("precious")
+    with pytest.raises(LabelSetError, match=r"model\.md: exists already; --overwrite replaces it"):
+        export(tmp_path, tmp_path / "model.zip", card=True)
+    assert (tmp_path / "model.md").read_text() == "precious"
