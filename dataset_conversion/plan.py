@@ -65,7 +65,7 @@ class Plan:
             raise LabelSetError(f"{error}{RENAME}") from None
         if case.lower() in self.places:
             raise LabelSetError(f"{where}: case '{case}' is also in {self.places[case.lower()]}: {way_out}")
-        self.places[case.lower()] = where
+        self.places[case.lower()] = f"{where} as '{case}'"
 
 
 def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources: Iterable[str] = ()) -> Plan:
