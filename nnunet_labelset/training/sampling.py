@@ -17,9 +17,6 @@ from nnunet_labelset.errors import LabelSetError
 
 BY_LEAF, UNIFORM = "leaf", "uniform"
 VARIABLE = "nnunet_labelset_sampling"
-ENOUGH = 5 / 6  # of the leaves, annotated in a sample on average
-LARGEST = 0.1  # share of the samples that may come from one case, where drawing by leaf alone does not take more
-POWERS = np.arange(0.1, 4.05, 0.1)  # of the share of the leaves that a case annotates: how much it is preferred
 ENTRIES = 20_000  # of the list that stands for the probabilities: they are met to within 0.005 %
 
 
@@ -34,38 +31,16 @@ def chosen_sampling(default: str) -> str:
 def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
     """How likely each case is when every leaf is: draw a leaf, then one of the cases that annotate it.
 
-    Leaves that no case annotates are not drawn. A case that annotates nothing gets the smallest weight of the others.
-    Where a sample would show too few leaves as annotated, cases that annotate more of them are preferred: just so much
-    that it is `ENOUGH` on average, and that no case is drawn too often.
+    `P(case) = 1/C * sum over the leaves c that it annotates of 1/n_c`, `n_c` cases annotate c. Leaves that no case
+    annotates are not drawn. A case that annotates nothing gets the smallest weight of the others.
     """
     annotated = np.zeros((len(cases), contract.num_leaves))
     for row, case in zip(annotated, cases, strict=True):
         row[list(contract.annotated_leaves(contract.protocol_of(case)))] = 1
-    annotated = annotated[:, annotated.any(0)]
-    if not annotated.size:
-        return np.full(len(cases), 1 / len(cases))
-    share = annotated.mean(1)  # of the leaves, annotated in a case
-    chance = _by_leaf(annotated, np.ones(len(cases)))
-    limit = max(LARGEST, chance.max())
-    for power in POWERS:
-        if chance @ share >= ENOUGH:
-            break
-        preferred = _by_leaf(annotated, share**power)
-        if preferred.max() > limit:
-            break
-        chance = preferred
-    return chance
-
-
-def _by_leaf(annotated: np.ndarray, preference: np.ndarray) -> np.ndarray:
-    """`P(case) = 1/C * sum over the leaves c that it annotates of its preference / that of all cases that annotate c`.
-
-    annotated: 0 and 1, `(cases, C)`; preference: `(cases,)`.
-    """
-    weights = annotated * preference[:, None]
-    weights = (weights / weights.sum(0)).sum(1)
+    number = annotated.sum(0)
+    weights = annotated[:, number > 0] @ (1 / number[number > 0])
     some = weights > 0
-    weights[~some] = weights[some].min()
+    weights[~some] = weights[some].min() if some.any() else 1
     return weights / weights.sum()
 
 

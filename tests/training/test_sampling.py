@@ -45,51 +45,6 @@ def test_a_leaf_that_nobody_annotates_is_not_drawn() -> None:
     assert probabilities(contract(cases), list(cases)) == pytest.approx([1 / 2, 1 / 2])
 
 
-LEAVES_OF = {"full": 4, "no_core": 2, "merged": 1, "nothing": 0}  # annotated by a case of this protocol
-
-
-def group(**numbers: int) -> dict[str, str]:
-    """So many cases of each protocol."""
-    return {f"{protocol}_{i}": protocol for protocol, number in numbers.items() for i in range(number)}
-
-
-def shown(cases: dict[str, str], chance: np.ndarray) -> float:
-    """The share of the leaves that a sample shows as annotated, on average."""
-    return float(chance @ [LEAVES_OF[protocol] / 4 for protocol in cases.values()])
-
-
-def test_cases_that_annotate_more_are_preferred_until_a_sample_shows_enough() -> None:
-    cases = group(full=12, no_core=50, merged=50)
-    counts = {"background": 112, "shell": 62, "core": 12, "dot": 12}
-    number = {"full": [*counts.values()], "no_core": [112, 62], "merged": [112]}
-    by_leaf = np.array([sum(1 / n for n in number[protocol]) for protocol in cases.values()]) / 4
-    assert shown(cases, by_leaf) < 0.8
-    assert 5 / 6 <= shown(cases, probabilities(contract(cases), list(cases))) < 0.86
-
-
-def test_no_preference_where_a_sample_shows_enough_anyway() -> None:
-    cases = group(full=50, no_core=10)
-    full, no_core = 2 / 60 + 2 / 50, 2 / 60
-    expected = np.array([full] * 50 + [no_core] * 10) / 4
-    assert probabilities(contract(cases), list(cases)) == pytest.approx(expected)
-
-
-def test_one_complete_case_is_not_drawn_all_the_time() -> None:
-    cases = group(full=1, no_core=99)  # by leaf it has half of the samples: more is not taken
-    assert probabilities(contract(cases), list(cases))[0] == pytest.approx((2 / 100 + 2) / 4)
-
-
-@given(st.tuples(*[st.integers(0, 60)] * 4).filter(any))
-def test_no_case_is_drawn_too_often_and_none_never(numbers: tuple[int, ...]) -> None:
-    cases = group(**dict(zip(LEAVES_OF, numbers, strict=True)))
-    chance = probabilities(contract(cases), list(cases))
-    annotating = np.array([[leaf < LEAVES_OF[protocol] for leaf in range(4)] for protocol in cases.values()], float)
-    annotating = annotating[:, annotating.any(0)]
-    alone = (annotating / annotating.sum(0)).mean(1) if annotating.size else np.array([1.0])
-    assert chance.sum() == pytest.approx(1)
-    assert 0 < chance.min() <= chance.max() <= max(0.1, alone.max()) + 1e-9
-
-
 @given(st.lists(st.floats(1e-3, 1), min_size=1, max_size=30))
 def test_the_list_has_the_probabilities(weights: list[float]) -> None:
     chance = np.array(weights) / sum(weights)
