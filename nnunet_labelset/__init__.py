@@ -21,8 +21,8 @@ def __getattr__(name: str) -> Any:
         from nnunet_labelset.losses.label_sets import LabelSets
 
         return LabelSets
-    if name == "Contract":
-        from nnunet_labelset.contract import Contract
+    if name in ("Contract", "contract"):
+        from nnunet_labelset import contract
 
-        return Contract
+        return contract.Contract if name == "Contract" else contract
     raise AttributeError(f"module 'nnunet_labelset' has no attribute '{name}'")

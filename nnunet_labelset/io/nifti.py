@@ -32,7 +32,7 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
     content = read_bytes(path)
     zipped = content.startswith(GZIP)
     start = zlib.decompressobj(31).decompress(content, HEADER_BYTES) if zipped else content[:HEADER_BYTES]
-    second = nibabel.Nifti2Header.may_contain_header(start)
+    second = nibabel.Nifti2Header.may_contain_header(start.ljust(HEADER_BYTES, b"\0"))  # also of one that is cut off
     kind: type[Header] = nibabel.Nifti2Header if second else nibabel.Nifti1Header
     if len(start) < kind.sizeof_hdr:
         raise ValueError("too short for a NIfTI header")

@@ -82,12 +82,13 @@ def _ask_itk(path: Path, header: Header) -> Place:
         reader.ReadImageInformation()
     except RuntimeError:
         spacing, origin, direction, why = nearest_place(header)
-        shape = tuple(map(int, header.get_data_shape()))
-        axes = max(3, len(shape))  # time is the fourth
-        turned = np.eye(axes)
-        turned[:3, :3] = np.reshape(direction, (3, 3))
-        size, spacing, origin = (*shape, 1, 1)[:axes], (*spacing, 1.0)[:axes], (*origin, 0.0)[:axes]
-        return Place(size, spacing, origin, tuple(turned.ravel().tolist()), 1, why, ambiguous)
+        size = tuple(map(int, header.get_data_shape()))
+        size = (*size, 1) if len(size) == 2 else size
+        if len(size) == 4:
+            turned = np.eye(4)
+            turned[:3, :3] = np.reshape(direction, (3, 3))
+            spacing, origin, direction = (*spacing, 1.0), (*origin, 0.0), tuple(turned.ravel().tolist())
+        return Place(size, spacing, origin, direction, 1, why, ambiguous)
     return replace(place_of(reader, reader.GetNumberOfComponents()), ambiguous=ambiguous)
 
 

@@ -10,7 +10,7 @@ Each is thin: it keeps the options, makes the tables once per device, and calls 
 
 from __future__ import annotations
 
-from inspect import isfunction
+from inspect import isfunction, signature
 from typing import Any, ClassVar
 
 import torch
@@ -48,10 +48,11 @@ class LabelSetLoss(nn.Module):
     weight_ce = 1.0
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A function in the body of a class would be called with the loss as its first argument."""
+        """A function of two arguments in the body of a class is no method."""
         super().__init_subclass__(**options)
-        if isfunction(vars(cls).get("dice")):
-            cls.dice = staticmethod(cls.dice)
+        dice = vars(cls).get("dice")
+        if isfunction(dice) and len(signature(dice).parameters) == 2:
+            cls.dice = staticmethod(dice)
 
     def __init__(self, label_sets: LabelSets) -> None:
         super().__init__()

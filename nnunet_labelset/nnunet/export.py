@@ -14,12 +14,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nnunet_labelset.contract import BLOCK
+from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_bytes, read_json, write_bytes, write_json, write_text
 from nnunet_labelset.io.text import some
@@ -29,17 +31,8 @@ from nnunet_labelset.nnunet.models import trained_folds
 
 CHECKPOINT = names.FINAL_CHECKPOINT
 # What nnU-Net reads when it predicts, and what tells people about the data; all else in these files stays behind.
-DATASET_KEYS = (
-    *("channel_names", "labels", "regions_class_order", "file_ending", "overwrite_image_reader_writer", "numTraining"),
-)
-DATASET_TEXTS = (
-    "name",
-    "description",
-    "reference",
-    "licence",
-    "license",
-    "release",
-)  # texts only
+DATASET_KEYS = ("channel_names", "labels", "regions_class_order", "file_ending", "overwrite_image_reader_writer")
+DATASET_TEXTS = ("numTraining", "name", "description", "reference", "licence", "license", "release")
 CHECKPOINT_KEYS = ("network_weights", "init_args", "trainer_name", "inference_allowed_mirroring_axes", "current_epoch")
 
 PREDICT = Path(__file__).parent / "scripts" / "predict_logits.py"
@@ -132,15 +125,17 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
 def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
     """What of a dataset.json may leave the house."""
     kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
-    kept |= {key: dataset_json[key] for key in DATASET_TEXTS if isinstance(dataset_json.get(key), (str, int, float))}
+    kept |= {key: dataset_json[key] for key in DATASET_TEXTS if isinstance(dataset_json.get(key), str | int | float)}
     if BLOCK not in dataset_json:
         return kept
-    block = dataset_json[BLOCK]
-    protocols = {  # one that belongs to a single case may have its name
-        f"protocol_{i}" if name in block["cases"] else name: values
-        for i, (name, values) in enumerate(block["protocols"].items(), 1)
-    }
-    return {**kept, BLOCK: {"version": block["version"], "protocols": protocols, "cases": {}}}
+    contract = Contract.from_dataset_json(dataset_json)
+    new: dict[str, str] = {}  # a protocol that belongs to a single case may have its name
+    for protocol in contract.protocols:
+        free = (f"protocol_{i}" for i in count(1) if f"protocol_{i}" not in {*contract.protocols, *new.values()})
+        new[protocol] = next(free) if protocol in contract.cases else protocol
+    protocols = {new[name]: sets for name, sets in contract.protocols.items()}
+    vouched = {new[name]: leaves for name, leaves in contract.vouched.items()}
+    return {**kept, BLOCK: replace(contract, protocols=protocols, vouched=vouched, cases={}).to_block()}
 
 
 def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | None:

@@ -86,17 +86,27 @@ class Selection:
     def ensemble(self, first: Mapping[str, str], second: Mapping[str, str]) -> Candidate:
         """Average the probabilities of two models with nnU-Net, then count with label-sets."""
         from nnunetv2.ensembling.ensemble import ensemble_crossvalidations
-        from nnunetv2.evaluation.evaluate_predictions import compute_metrics_on_folder2
+        from nnunetv2.evaluation.evaluate_predictions import compute_metrics_on_folder
         from nnunetv2.utilities.file_path_utilities import get_ensemble_name
+        from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
         folders = [str(self.model_folder(model)) for model in (first, second)]
         name = get_ensemble_name(*folders, self.folds)
         merged = self.results / "ensembles" / name
         with _one_line("or leave ensembles out with --disable_ensembling"):
             ensemble_crossvalidations(folders, str(merged), self.folds, self.processes, overwrite=self.overwrite)
-        files = [str(merged / name) for name in (names.DATASET, names.PLANS, NNUNET_SUMMARY)]
-        with redirect_stdout(StringIO()):  # it tells which reader it takes
-            compute_metrics_on_folder2(str(self.references), str(merged), *files, self.processes, chill=True)
+        dataset_json = read_json(merged / names.DATASET)
+        labels = PlansManager(str(merged / names.PLANS)).get_label_manager(dataset_json)
+        compute_metrics_on_folder(
+            str(self.references),
+            str(merged),
+            str(merged / NNUNET_SUMMARY),
+            reader_of(merged),
+            file_ending(dataset_json),
+            labels.foreground_regions if labels.has_regions else labels.foreground_labels,
+            labels.ignore_label,
+            self.processes,
+        )
         return self._candidate(name, (first, second), merged)
 
     def require_probabilities(self, models: Sequence[Mapping[str, str]]) -> None:

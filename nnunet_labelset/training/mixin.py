@@ -68,8 +68,6 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         dataset_json: dict,
         device: torch.device = torch.device("cuda"),  # noqa: B008  (nnU-Net's own signature)
     ) -> None:
-        if not hasattr(self, "loss_class"):
-            stop(f"{type(self).__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss")
         self._resuming = bool(plans.get("continue_training"))
         try:  # before nnU-Net makes a folder or a log file
             self.label_sets = LabelSets.from_dataset_json(dataset_json)
@@ -166,6 +164,8 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
 
     def _build_loss(self) -> nn.Module:
         """nnU-Net's deep supervision weights around our loss."""
+        if not hasattr(self, "loss_class"):
+            stop(f"{type(self).__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss")
         plain = super()._build_loss()
         options = {}
         if self.loss_class.dice is not None:

@@ -285,6 +285,15 @@ class TestAnnotations:
         assert [error.where.split()[0] for error in errors] == [f"labelsTr/no_spleen_{i}.nii.gz" for i in (1, 2)]
         assert "what its protocol leaves out (spleen), and none of what it annotates (liver)" in errors[0]
 
+    def test_disputed_voxels_where_the_annotated_leaf_is_absent(self, folder):
+        """Two leaves and disputed voxels between them, in a case without the third: a warning, as ever."""
+        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["liver", "tumour"]}))
+        for case in ("no_spleen_1", "no_spleen_2"):
+            write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(1, 2, 4))
+        errors, warnings = verify(folder)
+        assert not errors
+        assert sum("also occur by themselves" in line for line in warnings) == 2
+
     def test_swapped_protocols_of_two_leaves(self, folder):
         """Background may be every leaf there is; that is no `ignore`."""
 

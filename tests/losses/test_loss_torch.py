@@ -152,6 +152,10 @@ def test_dice_function_of_a_user_wherever_it_stands():
         def dice(membership, alpha):  # noqa: N805
             return Half()(membership, alpha)
 
+    class Method(losses.LeafDiceLoss):
+        def dice(self, membership, alpha):
+            return Half()(membership, alpha)
+
     class OfInit(losses.LeafDiceLoss):
         def __init__(self, label_sets):
             super().__init__(label_sets)
@@ -160,11 +164,25 @@ def test_dice_function_of_a_user_wherever_it_stands():
     assigned = losses.LeafDiceLoss(problem.label_sets)
     assigned.dice = Half()
     plain = losses.LeafDiceLoss(problem.label_sets)(problem.logits, problem.target)
-    found = [
-        loss(problem.logits, problem.target)
-        for loss in (OfTheClass(problem.label_sets), OfInit(problem.label_sets), assigned)
-    ]
-    assert found[0] == found[1] == found[2] < plain
+    all_of_them = [assigned, *(cls(problem.label_sets) for cls in (OfTheClass, Method, OfInit))]
+    values = {loss(problem.logits, problem.target).item() for loss in all_of_them}
+    assert len(values) == 1
+    assert max(values) < plain
+
+
+@pytest.mark.parametrize("loss", ALL)
+def test_inference_mode(loss, monkeypatch):
+    """On several threads too, each of which has a mode of its own."""
+    monkeypatch.setattr(cpu, "CHUNK", 256)
+    problem = make_problem(*OVERLAPPING)
+    module, threads = loss(problem.label_sets), torch.get_num_threads()
+    expected = module(problem.logits, problem.target)
+    torch.set_num_threads(2)
+    try:
+        with torch.inference_mode():
+            assert torch.equal(module(problem.logits, problem.target), expected)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

@@ -119,10 +119,12 @@ def file_names() -> None:
     preprocessed = (names.SPLITS, names.REFERENCES, names.DEFAULT_PLANS, *names.CONFIGURATIONS, *names.PLANNERS)
     checkpoints = (names.FINAL_CHECKPOINT, names.LATEST_CHECKPOINT, names.BEST_CHECKPOINT)
     results = (names.PLANS, names.DATASET, names.PROGRESS, names.VALIDATION, names.SUMMARY, names.POSTPROCESSING)
-    keys = (names.FILE_ENDING, names.CHANNELS, names.NUM_TRAINING, names.LISTED, names.TRAINED, names.VALIDATED)
-    quoted = [f"'{key}'" for key in keys]
+    quoted = [f"'{key}'" for key in (names.FILE_ENDING, names.CHANNELS, names.NUM_TRAINING)]
     for name in (*raw, *preprocessed, *checkpoints, *results, names.PROBABILITIES, *quoted):
         assert name in text, f"nnU-Net no longer knows the name {name}"
+    trainer = source("training/nnUNetTrainer/nnUNetTrainer")
+    assert all(f"splits[self.fold]['{key}']" in trainer for key in (names.TRAINED, names.VALIDATED))
+    assert f"if '{names.LISTED}' in dataset_json" in source("utilities/utils")
     for planner in names.PLANNERS.values():
         assert f"class {planner}(" in text, f"nnU-Net has no planner {planner}"
 

@@ -299,7 +299,7 @@ def test_a_trainer_without_loss(in_process: tiny.NNUNet) -> None:
         pass
 
     with pytest.raises(SystemExit, match="Nothing has no loss: give the class a loss_class"):
-        make(in_process, Nothing, fold="all")
+        make(in_process, Nothing, fold="all").initialize()
 
 
 def test_batches_that_do_not_name_their_cases(in_process: tiny.NNUNet) -> None:

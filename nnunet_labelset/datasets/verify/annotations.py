@@ -100,8 +100,10 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
         drawn = unannotated & set(case.own)
         annotated = contract.annotated_leaves(case.protocol) - {0}
         detail = f"protocol '{case.protocol}'"
-        every = drawn == unannotated and not any(value in case.values for value in larger if value)
-        if drawn and (every or (annotated and annotated.isdisjoint(case.own))):
+        open_here = [leaves for value, leaves in larger.items() if value and value in case.values]
+        every = drawn == unannotated and not open_here
+        disputed = any(leaves <= set(case.own) for leaves in open_here)
+        if drawn and (every or (annotated and annotated.isdisjoint(case.own) and not disputed)):
             also = "" if every else f", and none of what it annotates ({_names(contract, annotated)})"
             found.error(
                 case.label,

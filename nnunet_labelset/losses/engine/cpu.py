@@ -87,8 +87,14 @@ def _chunk(x: Tensor, k: Tensor, b: int, voxels: slice) -> tuple[Tensor, Tensor]
 def _side_by_side(work: Callable[[int, int, slice], None], places: list[Place]) -> None:
     """Do the work for every place, on as many threads as PyTorch may use."""
     threads = min(torch.get_num_threads(), len(places))
+    inference = torch.is_inference_mode_enabled()  # a setting of the thread
+
+    def there(number: int, b: int, voxels: slice) -> None:
+        with torch.inference_mode(inference):
+            work(number, b, voxels)
+
     side_by_side = _pool(threads).map if threads > 1 else map
-    for _ in side_by_side(work, range(len(places)), *zip(*places, strict=True)):
+    for _ in side_by_side(there, range(len(places)), *zip(*places, strict=True)):
         pass
 
 

@@ -103,7 +103,7 @@ def sums_kernel(
     if DICE:
         tl.store(row + leaf, prediction, is_leaf)
         tl.store(row + LEAVES + leaf, intersection, is_leaf)
-        tl.store(row + 2 * LEAVES + ENTROPY + leaf, reference, is_leaf)
+        tl.store(row + (2 * LEAVES + ENTROPY) + leaf, reference, is_leaf)
     if ENTROPY:
         tl.store(row + ENTROPY_ROW, tl.sum(entropy, 0))
         tl.store(row + ROWS - 1, tl.sum(counted, 0))
@@ -128,7 +128,7 @@ def finish_kernel(
         place = row[:, None] + leaf[None, :]
         prediction = tl.load(place, mask, 0.0)
         intersection = tl.load(place + LEAVES, mask, 0.0)
-        reference = tl.load(place + 2 * LEAVES + ENTROPY, mask, 0.0)
+        reference = tl.load(place + (2 * LEAVES + ENTROPY), mask, 0.0)
         number = samples * (LEAVES - FIRST)
         if BATCH_DICE:
             number = LEAVES - FIRST

@@ -122,7 +122,9 @@ def _checked(tables: Any, shape: torch.Size) -> DiceTables:
         raise LabelSetError(f"Expected `dice` to return DiceTables, but got {type(tables).__name__}")
     for name, table in zip(DiceTables._fields[:3], tables, strict=False):
         if not isinstance(table, Tensor) or table.shape != shape or table.requires_grad or not table.isfinite().all():
-            got = f"{tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+            got: Any = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
+            if got == tuple(shape):
+                got = "one with gradient" if table.requires_grad else "NaN or infinity"
             raise LabelSetError(
                 f"Expected the table `{name}` of `dice` to be {tuple(shape)}, finite, without gradient, but got {got}"
             )
