@@ -276,7 +276,9 @@ def _check_case(case: Case, found: Evaluation, where: str) -> None:
     for leaf, score in case.leaves.items():
         if score.outcome not in OUTCOMES:
             raise LabelSetError(f"{where}, {leaf}: unknown outcome '{score.outcome}'")
-        _require(METRICS, score.values, f"{where}, {leaf}")
+        _require(found.settings.metrics, score.values, f"{where}, {leaf}")
+        for metric in METRICS:  # one that is newer than the file
+            score.values.setdefault(metric, None)
 
 
 def _check_averages(averages: Averages, found: Evaluation, where: str) -> None:
