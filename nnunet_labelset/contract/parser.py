@@ -17,6 +17,7 @@ IGNORE = "ignore"
 BLOCK = "label_sets"
 VERSION = 1
 REGIONS_VERSION = 2
+PUBLIC_KEYS = ("version", "leaves")  # of the block: they speak of no case and may leave the house
 MOST_HINTS = 20  # a search for similar names among thousands takes a while
 
 LabelSet = frozenset[int]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.export import export, without_cases
 
@@ -24,6 +25,20 @@ def test_no_case_is_named() -> None:
     assert kept["name"] == "Livers"
     protocols = {"protocol_1": {"background": ["background", "liver"]}, "complete": {}}
     assert kept["label_sets"] == {"version": 1, "protocols": protocols, "cases": {}}
+
+
+def test_a_contract_with_regions_stays_readable() -> None:
+    leaves = {"background": 0, "edema": 1, "core": 2}
+    block = {
+        "version": 2,
+        "leaves": leaves,
+        "protocols": {"outer": {"edema": ["edema", "core"]}},
+        "cases": {"a": "outer"},
+    }
+    labels = {"background": 0, "whole": [1, 2], "core": [2]}
+    content = {"labels": labels, "regions_class_order": [1, 2], "file_ending": ".nii.gz", "label_sets": block}
+    kept = without_cases(content)
+    assert Contract.from_dataset_json(kept).to_block() == {**block, "cases": {}}
 
 
 def test_a_file_in_the_place_of_the_model_card_stays(tmp_path: Path) -> None:
