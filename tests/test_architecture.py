@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.figures import rooms
-from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet import logs, names
 from tests.helpers.imports import FLOOR, ROOT, cycles, import_graph, imported_names, modules, room_of
 
 # What nnU-Net brings along; each exception says why.
@@ -71,10 +71,10 @@ def path_parts(path: Path) -> Iterator[str]:
                 yield text
 
 
-def strangers_to_nnunet() -> Iterator[tuple[str, Path]]:
-    """The modules that take nnU-Net's names from nnunet/names.py."""
+def takers_of_names() -> Iterator[tuple[str, Path]]:
+    """The modules that take nnU-Net's names from nnunet/names.py: all others."""
     for module, path in modules().items():
-        if room_of(module) not in ("nnunet", "training", "trainers"):
+        if module not in (names.__name__, logs.__name__):
             yield module, path
 
 
@@ -87,7 +87,7 @@ def test_names_of_nnunet_stand_once() -> None:
     facts |= {"fold_", "training_log", "crossval_results"}
     found = [
         (module, text)
-        for module, path in strangers_to_nnunet()
+        for module, path in takers_of_names()
         for text in path_parts(path)
         if any(fact in text for fact in facts)
     ]
@@ -121,7 +121,7 @@ def test_keys_and_commands_of_nnunet_stand_once() -> None:
         "nnunet_labelset.study.experiment": {"dataset"},  # a variable of its scripts
     }
     found = []
-    for module, path in strangers_to_nnunet():
+    for module, path in takers_of_names():
         keys, texts = keys_and_texts(path)
         found += [(module, key) for key in keys & facts - own.get(module, set())]
         found += [(module, text) for text in texts if "nnUNetv2_" in text]

@@ -46,7 +46,7 @@ def check_split(dataset_json: Mapping[str, Any], training: Iterable[str], valida
     if leaked:
         raise LabelSetError(
             f"the fold trains on completed copies of its own validation cases ({some(leaked, 3)}): "
-            "use the splits_final.json that 'nnunet_labelset complete' wrote"
+            "use the splits that 'nnunet_labelset complete' wrote"
         )
 
 

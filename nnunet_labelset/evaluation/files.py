@@ -8,7 +8,7 @@ from typing import Any
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN
 from nnunet_labelset.evaluation.results import OUTCOMES, Averages, Comparison, Evaluation
-from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest
+from nnunet_labelset.evaluation.statistics import Description, Difference
 from nnunet_labelset.io.tables import csv_text
 
 COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred")
@@ -16,7 +16,7 @@ OF_CASE = ("known", "known_wrong", "known_wrong_volume", "known_wrong_share")  #
 SCORE_COLUMNS = ("case", "leaf", "outcome", "union", *METRICS, *COUNTS, *OF_CASE)
 DESCRIPTION = tuple(field.name for field in fields(Description))
 CELL = ("method", "leaf", "metric", *DESCRIPTION, "n_union", "best", "mark")
-TESTED = tuple(field.name for field in fields(WilcoxonTest))
+TESTED = tuple(field.name for field in fields(Difference))
 TEST = ("a", "b", "baseline", "leaf", "metric", *TESTED, "p_adjusted", "significant", "better")
 
 

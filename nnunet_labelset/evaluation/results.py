@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
-from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest, describe
+from nnunet_labelset.evaluation.statistics import Description, Difference, describe
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.records import FLAT, from_json
 from nnunet_labelset.io.text import some
@@ -169,7 +169,7 @@ class Cell(Description):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairedTest(WilcoxonTest):
+class PairedTest(Difference):
     """Two methods on a structure, differences `b - a`."""
 
     a: str
@@ -276,7 +276,9 @@ def _check_case(case: Case, found: Evaluation, where: str) -> None:
     for leaf, score in case.leaves.items():
         if score.outcome not in OUTCOMES:
             raise LabelSetError(f"{where}, {leaf}: unknown outcome '{score.outcome}'")
-        _require(METRICS, score.values, f"{where}, {leaf}")
+        _require(found.settings.metrics, score.values, f"{where}, {leaf}")
+        for metric in METRICS:  # one that is newer than the file
+            score.values.setdefault(metric, None)
 
 
 def _check_averages(averages: Averages, found: Evaluation, where: str) -> None:

@@ -72,8 +72,8 @@ def _resamples(n: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class WilcoxonTest:
-    """Two-sided Wilcoxon signed-rank test of `b - a`; None where it cannot be done.
+class Difference:
+    """Two methods on the same cases, `b - a`, with the `TEST` of it; None where it cannot be done.
 
     `low` to `high` is the 95 % confidence interval of the mean difference. `effect` is the `EFFECT`: the rank sum of
     the cases in which `b` is larger, minus that of the cases in which `a` is, over the sum of both.
@@ -90,7 +90,7 @@ class WilcoxonTest:
     effect: float | None
 
 
-def wilcoxon_test(a: Sequence[float | None], b: Sequence[float | None]) -> WilcoxonTest:
+def wilcoxon_test(a: Sequence[float | None], b: Sequence[float | None]) -> Difference:
     """Compare two methods on the same cases; pairs in which one score is missing are left out.
 
     Zero differences are dropped and ties share their mean rank, as in SciPy's `wilcoxon`, but the p-value is exact for
@@ -104,10 +104,10 @@ def wilcoxon_test(a: Sequence[float | None], b: Sequence[float | None]) -> Wilco
     low, high = mean_interval(difference)
     if not len(used):
         middle = 0.0 if zero else None
-        return WilcoxonTest(len(pairs), zero, middle, low, high, middle, None, None, None)
+        return Difference(len(pairs), zero, middle, low, high, middle, None, None, None)
     ranks = scipy.stats.rankdata(np.abs(used))
     statistic, p = _exact_test(ranks, used > 0) if len(used) <= EXACT else scipy.stats.wilcoxon(used)
-    return WilcoxonTest(
+    return Difference(
         len(pairs),
         zero,
         float(difference.mean()),

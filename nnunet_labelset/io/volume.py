@@ -21,6 +21,7 @@ from nnunet_labelset.io.tiff import check_pages
 
 FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.00000006
 HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
+PAIRED = (".hdr", ".img", ".mhd", ".nhdr")  # header and voxels in files of their own
 
 
 class Volume(NamedTuple):
@@ -109,6 +110,8 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool 
 
     Read back before the file gets its name: ITK does not tell when a disk was full.
     """
+    if Path(path).suffix.lower() in PAIRED:
+        raise LabelSetError(f"{path}: cannot be written: such images are two files, one of which could be lost")
     image = _image(array, place)
     with new_file(path, flush) as temporary:
         try:

@@ -31,8 +31,8 @@ from nnunet_labelset.nnunet.models import trained_folds
 
 CHECKPOINT = names.FINAL_CHECKPOINT
 # What nnU-Net reads when it predicts, and what tells people about the data; all else in these files stays behind.
-DATASET_KEYS = ("channel_names", "labels", "regions_class_order", "file_ending", "overwrite_image_reader_writer")
-DATASET_TEXTS = ("numTraining", "name", "description", "reference", "licence", "license", "release")
+DATASET_KEYS = (names.CHANNELS, names.FILE_ENDING, "labels", "regions_class_order", "overwrite_image_reader_writer")
+DATASET_TEXTS = (names.NUM_TRAINING, "name", "description", "reference", "licence", "license", "release")
 CHECKPOINT_KEYS = ("network_weights", "init_args", "trainer_name", "inference_allowed_mirroring_axes", "current_epoch")
 
 PREDICT = Path(__file__).parent / "scripts" / "predict_logits.py"
@@ -83,15 +83,15 @@ def how_to_predict(model: Path, archive: str, folds: list[str], postprocessing: 
     trainer, plans, configuration = names.model_words(model)
     words = f"-d {model.parent.name} -tr {trainer} -p {plans} -c {configuration} -f {' '.join(folds)}"
     previous = read_json(model / names.PLANS)["configurations"].get(configuration, {}).get("previous_stage")
-    lines = [f"  nnUNetv2_install_pretrained_model_from_zip {archive}"]
+    lines = [f"  {names.INSTALL_MODEL} {archive}"]
     if previous:  # nnU-Net predicts a cascade stage by stage
         words += f" -prev_stage_predictions PREDICTIONS_OF_{previous}"
         lines.append(f"  # {previous} predicts first: export and install it as well")
-    lines.append(f"  nnUNetv2_predict -i INPUT -o OUTPUT {words}")
+    lines.append(f"  {names.PREDICT} -i INPUT -o OUTPUT {words}")
     if postprocessing is not None:
-        folder = f"$nnUNet_results/{model.parent.name}/{model.name}"
+        folder = f"${names.RESULTS}/{model.parent.name}/{model.name}"
         lines.append(
-            f"  nnUNetv2_apply_postprocessing -i OUTPUT -o POSTPROCESSED -pp_pkl_file {folder}/{postprocessing} "
+            f"  {names.APPLY_POSTPROCESSING} -i OUTPUT -o POSTPROCESSED -pp_pkl_file {folder}/{postprocessing} "
             f"-plans_json {folder}/{names.PLANS} -dataset_json {folder}/{names.DATASET}"
         )
     return "\n".join(lines)

@@ -21,7 +21,17 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import trained_folds
-from nnunet_labelset.nnunet.names import DATASET, PLANS, PREPROCESSED, RAW, dataset_words, fold_name, model_words
+from nnunet_labelset.nnunet.names import (
+    DATASET,
+    EXTRACT_FINGERPRINT,
+    PLANS,
+    PREPROCESS,
+    PREPROCESSED,
+    RAW,
+    dataset_words,
+    fold_name,
+    model_words,
+)
 from nnunet_labelset.nnunet.raw import channel_names, raw_cases, read_dataset
 from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER, recommended_trainer
 
@@ -68,8 +78,8 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
     number = words[0]  # nnU-Net's commands take no name here
     print(
         f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:\n"
-        f"  nnUNetv2_extract_fingerprint -d {number}\n"
-        f"  nnUNetv2_preprocess -d {number} -plans_name {name} -c {configuration}\n"
+        f"  {EXTRACT_FINGERPRINT} -d {number}\n"
+        f"  {PREPROCESS} -d {number} -plans_name {name} -c {configuration}\n"
         f"  nnunet_labelset train {number} {configuration} 0 -tr {_trainer(contract, old, new)} -p {name} "
         f"-pretrained_weights {start}"
     )

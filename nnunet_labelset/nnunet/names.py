@@ -12,9 +12,13 @@ EXTERNAL_TRAINERS = "nnUNet_extTrainer"  # the variable that names folders of tr
 PROCESSES, AUGMENTATION_PROCESSES = "nnUNet_def_n_proc", "nnUNet_n_proc_DA"  # variables, too
 
 # commands
-COMMANDS = tuple(f"nnUNetv2_{name}" for name in ("plan_and_preprocess", "preprocess", "train", "predict", "ensemble"))
-PLAN_AND_PREPROCESS, PREPROCESS, TRAIN, PREDICT, ENSEMBLE = COMMANDS
-CONVERT_DECATHLON = "nnUNetv2_convert_MSD_dataset"
+COMMANDS = (
+    *(f"nnUNetv2_{name}" for name in ("plan_and_preprocess", "preprocess", "train", "predict", "ensemble")),
+    *(f"nnUNetv2_{name}" for name in ("extract_fingerprint", "find_best_configuration", "apply_postprocessing")),
+    *(f"nnUNetv2_{name}" for name in ("install_pretrained_model_from_zip", "convert_MSD_dataset")),
+)
+PLAN_AND_PREPROCESS, PREPROCESS, TRAIN, PREDICT, ENSEMBLE, *_others = COMMANDS
+EXTRACT_FINGERPRINT, FIND_BEST, APPLY_POSTPROCESSING, INSTALL_MODEL, CONVERT_DECATHLON = _others
 
 # a raw data set
 IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST = "imagesTr", "labelsTr", "imagesTs", "labelsTs"

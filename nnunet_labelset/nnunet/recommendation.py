@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.names import DEFAULT_CONFIGURATION, PLAN_AND_PREPROCESS
 
 NO_MIRRORING = "_NoMirroring"
 TEACHER_TRAINER = f"{DEFAULT_TRAINER}Teacher"
@@ -33,8 +34,8 @@ def recommended_trainer(names: Sequence[str]) -> str:
 
 def next_commands(number: int | str, names: Sequence[str], preprocessed: bool = False) -> list[str]:
     """What to type after a data set was written."""
-    preprocess = f"  nnUNetv2_plan_and_preprocess -d {number} --verify_dataset_integrity"
-    train = f"  nnunet_labelset train {number} 3d_fullres 0 -tr {recommended_trainer(names)}"
+    preprocess = f"  {PLAN_AND_PREPROCESS} -d {number} --verify_dataset_integrity"
+    train = f"  nnunet_labelset train {number} {DEFAULT_CONFIGURATION} 0 -tr {recommended_trainer(names)}"
     return [train] if preprocessed else [preprocess, train]
 
 

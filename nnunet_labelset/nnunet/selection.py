@@ -51,7 +51,7 @@ class Selection:
         self.results = find_dataset(self.name, names.RESULTS)
         self.references = self.preprocessed / names.REFERENCES
         if not self.references.is_dir():
-            raise LabelSetError(f"{self.references}: no such folder: run nnUNetv2_plan_and_preprocess")
+            raise LabelSetError(f"{self.references}: no such folder: run {names.PLAN_AND_PREPROCESS}")
         self.folds, self.processes, self.overwrite = tuple(folds), processes, overwrite
 
     def available(self, trainers: Sequence[str], configurations: Sequence[str], plans: Sequence[str]) -> list[dict]:
@@ -116,7 +116,7 @@ class Selection:
                 folder = self.model_folder(model) / names.fold_name(fold) / names.VALIDATION
                 if folder.is_dir() and not any(folder.glob(f"*{names.PROBABILITIES}")):
                     raise LabelSetError(
-                        f"{folder}: no .npz files to ensemble: run nnUNetv2_train with --val --npz, or leave ensembles "
+                        f"{folder}: no .npz files to ensemble: run {names.TRAIN} with --val --npz, or leave ensembles "
                         f"out with --disable_ensembling"
                     )
 
@@ -163,14 +163,14 @@ def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
         )
     theirs = nnunet_choice(candidates)
     if theirs is None:
-        lines.append("nnUNetv2_find_best_configuration may fail here: one of its mean Dice scores is NaN")
+        lines.append(f"{names.FIND_BEST} may fail here: one of its mean Dice scores is NaN")
     elif theirs is not best:
         lines.append(
-            f"nnUNetv2_find_best_configuration would choose {theirs.name}: it takes every value of the label files for "
+            f"{names.FIND_BEST} would choose {theirs.name}: it takes every value of the label files for "
             "a leaf, and counts nothing where the label is ignore"
         )
     else:
-        lines.append("nnUNetv2_find_best_configuration would choose the same")
+        lines.append(f"{names.FIND_BEST} would choose the same")
     return "\n".join(lines)
 
 
@@ -218,6 +218,6 @@ def write_choice(
     instructions = selection.results / "inference_instructions.txt"
     with redirect_stdout(StringIO()) as printed:
         print_inference_instructions(information)
-    text = printed.getvalue().lstrip().replace("nnUNetv2_predict ", "nnunet_labelset predict ")
+    text = printed.getvalue().lstrip().replace(f"{names.PREDICT} ", "nnunet_labelset predict ")
     write_text(instructions, text)
     print(f"\n{text}\n{describe_choice(candidates, best)}\nwritten to {instructions}")

@@ -13,6 +13,7 @@ from torch import distributed as dist
 from nnunet_labelset.contract import BLOCK
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS
 
 
@@ -28,8 +29,8 @@ def stop(reason: object) -> NoReturn:
 def stop_at_contract(error: LabelSetError, dataset_name: str, dataset_json: Mapping[str, Any]) -> NoReturn:
     """The same for a mistake in the contract: nnU-Net trains with a copy of dataset.json, where nobody looks."""
     preprocessed, raw = (
-        Path(os.environ[variable]) / dataset_name / "dataset.json" if os.environ.get(variable) else None
-        for variable in ("nnUNet_preprocessed", "nnUNet_raw")
+        Path(os.environ[variable]) / dataset_name / names.DATASET if os.environ.get(variable) else None
+        for variable in (names.PREPROCESSED, names.RAW)
     )
     hint = ""
     if preprocessed and raw and raw.is_file():
@@ -43,6 +44,6 @@ def stop_at_contract(error: LabelSetError, dataset_name: str, dataset_json: Mapp
             changed = any(raw.parent.glob(f"labels*{OLD_LABEL_MAPS}")) or content.get("labels") != dataset_json.get(
                 "labels"
             )
-            renew = "run nnUNetv2_plan_and_preprocess again" if changed else f"cp {raw} {preprocessed}"
+            renew = f"run {names.PLAN_AND_PREPROCESS} again" if changed else f"cp {raw} {preprocessed}"
             hint = f". The training reads this copy; {raw} {what}: {renew}"
     stop(f"{preprocessed}: {error}{hint}" if preprocessed else error)

@@ -16,7 +16,7 @@ from torch import distributed as dist
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.nnunet.names import REFERENCES, SUMMARY, VALIDATION
+from nnunet_labelset.nnunet.names import FILE_ENDING, REFERENCES, SUMMARY, VALIDATION
 from nnunet_labelset.nnunet.summary import label_set_summary
 from nnunet_labelset.training.base import Trainer
 from nnunet_labelset.training.regions import Regions
@@ -106,7 +106,7 @@ class ValidationMixin(Trainer):
             join(self.preprocessed_dataset_folder_base, REFERENCES),
             folder,
             self.contract,
-            self.dataset_json["file_ending"],
+            self.dataset_json[FILE_ENDING],
             default_num_processes,
             self.plans_manager.image_reader_writer_class(),
         )

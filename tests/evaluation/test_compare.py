@@ -17,7 +17,7 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.notes import p_text
-from nnunet_labelset.evaluation.statistics import Description, WilcoxonTest, describe, holm, wilcoxon_test
+from nnunet_labelset.evaluation.statistics import Description, Difference, describe, holm, wilcoxon_test
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.records import to_json
 from tests.helpers.evaluation import made_case, made_evaluation, made_score, save_evaluation
@@ -84,9 +84,18 @@ def test_ties_zeros_and_missing_pairs_by_hand():
     assert found.p == pytest.approx(2 / 8)
 
 
+def test_a_comparison_uses_the_test_that_its_notes_name():
+    a, b = [0.5, 0.5, 0.5, 0.5], [0.6, 0.7, 0.8, 0.1]
+    found = comparison({"a": evaluated([a, b]), "b": evaluated([b, a])}, "a")
+    test = next(test for test in found.tests if (test.leaf, test.metric) == (LEAVES[0], "dice"))
+    expected = stats.wilcoxon(np.subtract(b, a), method="exact")  # the sign test would give 5/8
+    assert (test.statistic, test.p) == (expected.statistic, pytest.approx(expected.pvalue))
+    assert "two-sided Wilcoxon signed-rank test" in "".join(found.notes)
+
+
 def test_no_pairs_or_no_differences():
-    assert wilcoxon_test([None, 1], [2, None]) == WilcoxonTest(0, 0, *[None] * 7)
-    assert wilcoxon_test([1, 2], [1, 2]) == WilcoxonTest(2, 2, 0, None, None, 0, None, None, None)
+    assert wilcoxon_test([None, 1], [2, None]) == Difference(0, 0, *[None] * 7)
+    assert wilcoxon_test([1, 2], [1, 2]) == Difference(2, 2, 0, None, None, 0, None, None, None)
     assert wilcoxon_test([1], [2]).p == 1
 
 

@@ -42,6 +42,20 @@ def test_averages_are_read_under_their_old_name(tmp_path):
     assert to_json(read_evaluation(tmp_path / "metrics.json")) == good()
 
 
+def test_a_metric_that_is_newer_than_the_file(tmp_path, capsys):
+    """Results of many trainings stay readable when a metric is added; comparing by it asks for a new evaluation."""
+    old = good()
+    for case in old["cases"]:
+        for score in case["leaves"].values():
+            del score["assd"]
+    arguments = [save_evaluation(tmp_path / name, old) for name in ("a", "b")]
+    assert read_evaluation(arguments[0] + "/metrics.json").value("case_0", "liver", "assd") is None
+    assert main(["compare", *arguments, "-o", str(tmp_path / "out")]) == 0
+    assert main(["report", *arguments, "-o", str(tmp_path / "out.html")]) == 0
+    assert main(["compare", *arguments, "-o", str(tmp_path / "out"), "--metrics", "assd"]) == 1
+    assert "'assd' was not computed for all result sets: evaluate them again with it" in capsys.readouterr().err
+
+
 def changed(path: str, value: object = None) -> dict:
     """A good metrics.json with one entry replaced, or removed for `...`."""
     content: dict = copy.deepcopy(good())
@@ -66,7 +80,7 @@ MALFORMED = {
     "a leaf without scores": (changed("cases/2/leaves/liver", ...), "case 'case_2': no scores of liver"),
     "a score is a text": (changed("cases/0/leaves/liver/dice", "0.5"), "leaves.liver.dice: expected a number"),
     "a score is NaN": (changed("cases/0/leaves/liver/dice", float("nan")), "leaves.liver.dice: expected a number"),
-    "a metric is missing": (changed("cases/0/leaves/liver/hd95", ...), "case 'case_0', liver: 'hd95' is missing"),
+    "a metric is missing": (changed("cases/0/leaves/liver/dice", ...), "case 'case_0', liver: 'dice' is missing"),
     "a count is true": (changed("cases/0/leaves/liver/tp", True), "leaves.liver.tp: expected an integer, but got True"),
     "an unknown outcome": (changed("cases/0/leaves/liver/outcome", "good"), "unknown outcome 'good'"),
     "an unknown leaf": (changed("cases/0/leaves/liver ", good()["cases"][0]["leaves"]["liver"]), "unknown leaves"),

@@ -129,6 +129,15 @@ def test_several_parts_of_a_gzip_file_are_one_volume(tmp_path):
     np.testing.assert_array_equal(read_voxels(tmp_path / "b.nii.gz")[0], VOXELS)
 
 
+@pytest.mark.parametrize("ending", [".hdr", ".img", ".mhd", ".nhdr"])
+def test_pairs_of_files_are_not_written(tmp_path, ending):
+    """Only the first of the two would get its name."""
+    place = Place(VOXELS.shape[::-1], (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), tuple(np.eye(3).ravel().tolist()))
+    with pytest.raises(LabelSetError, match="such images are two files"):
+        write_voxels(tmp_path / f"a{ending}", VOXELS, place)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".hdr", ".img", ".gipl", ".gipl.gz", ".mha", ".nrrd"])
 def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
     path = tmp_path / f"a{ending}"

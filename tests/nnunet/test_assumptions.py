@@ -141,9 +141,7 @@ def folder_names() -> None:
 @assumption
 def commands() -> None:
     known = {entry.name for entry in entry_points(group="console_scripts")}
-    printed = ["extract_fingerprint", "apply_postprocessing", "install_pretrained_model_from_zip"]
-    printed = [f"nnUNetv2_{name}" for name in (*printed, "find_best_configuration")]
-    for name in (*names.COMMANDS, names.CONVERT_DECATHLON, *printed):
+    for name in names.COMMANDS:
         assert name in known, f"nnU-Net has no command {name}"
 
 

@@ -17,7 +17,6 @@ def test_no_case_is_named() -> None:
         "version": 1,
         "protocols": {"secret_1": {"background": ["background", "liver"]}, "complete": {}},
         "cases": {"secret_1": "secret_1", "secret_2": "complete"},
-        "remark": "secret_2",
     }
     content = {"labels": {"background": 0, "liver": 1}, "name": "Livers", "release": ["secret_1"], "label_sets": block}
     kept = without_cases({**content, "training": ["secret_1"], "reference": {"of": "secret_2"}})

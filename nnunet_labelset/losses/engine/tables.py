@@ -120,14 +120,19 @@ def _checked(tables: Any, shape: torch.Size) -> DiceTables:
     """What a Dice function returned, which may be somebody's own."""
     if not isinstance(tables, DiceTables):
         raise LabelSetError(f"Expected `dice` to return DiceTables, but got {type(tables).__name__}")
-    for name, table in zip(DiceTables._fields[:3], tables, strict=False):
-        if not isinstance(table, Tensor) or table.shape != shape or table.requires_grad or not table.isfinite().all():
-            got: Any = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
-            if got == tuple(shape):
-                got = "one with gradient" if table.requires_grad else "NaN or infinity"
-            raise LabelSetError(
-                f"Expected the table `{name}` of `dice` to be {tuple(shape)}, finite, without gradient, but got {got}"
-            )
+    for name, table in zip(DiceTables._fields[:3], tables[:3], strict=True):
+        if not isinstance(table, Tensor):
+            got = type(table).__name__
+        elif table.shape != shape:
+            got = str(tuple(table.shape))
+        elif table.requires_grad:
+            got = "one with gradient"
+        elif not table.isfinite().all():
+            got = "NaN or infinity"
+        else:
+            continue
+        wanted = f"{tuple(shape)}, finite, without gradient"
+        raise LabelSetError(f"Expected the table `{name}` of `dice` to be {wanted}, but got {got}")
     return tables
 
 
