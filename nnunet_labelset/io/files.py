@@ -75,9 +75,14 @@ def new_file(path: str | Path, flush: bool = True) -> Iterator[Path]:
 def link_file(path: Path, to: Path) -> None:
     """A symbolic link, in place of a file or link that may be there."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        os.symlink(to, path)
+        try:  # thousands of times in one run: one call where nothing is in the way
+            os.symlink(to, path)
+        except FileExistsError:
+            path.unlink()
+            os.symlink(to, path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(to, path)
     except OSError as error:
         raise LabelSetError(f"{path}: cannot be written: {reason(error)}") from None
 
