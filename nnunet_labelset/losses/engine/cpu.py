@@ -87,10 +87,11 @@ def _chunk(x: Tensor, k: Tensor, b: int, voxels: slice) -> tuple[Tensor, Tensor]
 def _side_by_side(work: Callable[[int, int, slice], None], places: list[Place]) -> None:
     """Do the work for every place, on as many threads as PyTorch may use."""
     threads = min(torch.get_num_threads(), len(places))
-    inference = torch.is_inference_mode_enabled()  # a setting of the thread
+    # Settings of the thread. (`inference_mode(False)` would switch gradients on.)
+    mode = torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad
 
     def there(number: int, b: int, voxels: slice) -> None:
-        with torch.inference_mode(inference):
+        with mode():
             work(number, b, voxels)
 
     side_by_side = _pool(threads).map if threads > 1 else map
