@@ -42,6 +42,7 @@ WAYS = {
     "plain": (GAPS, "nnUNetTrainer_noSides"),
 }
 BEFORE = "old model"
+FEATURES = (8, 16, 32, 48)
 
 
 def old_labels(case: Case) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -102,8 +103,8 @@ class Study:
             return
         write_raw(commands.raw, self.data)
         commands.run("nnUNetv2_plan_and_preprocess", "-d", OLD[7:10], "--no_pp", "-npfp", 1, "-np", 1)
-        plans, network = commands.preprocessed / OLD / "nnUNetPlans.json", STUDIES["openkbp"]
-        cut_down(plans, CONFIGURATION, network.patch, network.features)
+        plans = commands.preprocessed / OLD / "nnUNetPlans.json"
+        cut_down(plans, CONFIGURATION, STUDIES["openkbp"].patch, FEATURES)
         commands.run("nnUNetv2_preprocess", "-d", OLD[7:10], "-c", "3d_fullres", "-np", 1)
         done.touch()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ import numpy as np
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.contract.completed import COMPLETED, originals
+from nnunet_labelset.contract.parser import uncertain_leaves
+from nnunet_labelset.dataset_conversion.completions import Completion, check_labels, find_completions
 from nnunet_labelset.dataset_conversion.storage import allocate
 from nnunet_labelset.dataset_conversion.target import COMPLETED_LABELS, COMPLETED_VOXELS, Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
@@ -27,20 +29,10 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values
 from nnunet_labelset.nnunet.models import reader_of
-from nnunet_labelset.nnunet.names import LISTED, NUM_TRAINING, PROBABILITIES, TRAINED, VALIDATED, VALIDATION, fold_name
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.names import LISTED, NUM_TRAINING, TRAINED, VALIDATED
+from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A case, and what the fold that did not train on it predicts there."""
-
-    case: RawCase
-    sets: tuple[LabelSet, ...]
-    fold: int
-    probabilities: Path
 
 
 @dataclass(frozen=True)
@@ -88,37 +80,9 @@ def complete_values(
     return leaf, Completed(storage.sets(), open_voxels, completed, enlarged, storage.uses_ignore)
 
 
-def find_completions(
-    folder: Path, dataset_json: Mapping[str, Any], contract: Contract, model: Path, splits: Sequence[Mapping[str, Any]]
-) -> list[Completion]:
-    """The training cases with larger label-sets, each with the prediction of the fold that held it out."""
-    made_by_model = originals(dataset_json)
-    held_out = {
-        case: fold for fold, split in enumerate(splits) for case in split[VALIDATED] if case not in split[TRAINED]
-    }
-    found, missing = [], {}
-    for case in raw_cases(folder, dataset_json):
-        if case.part != TRAINING or case.name in made_by_model:
-            continue
-        sets = contract.sets_of(case.name)
-        if all(len(labels) == 1 for labels in sets):
-            continue
-        fold = held_out.get(case.name)
-        file = model / fold_name(str(fold)) / VALIDATION / f"{case.name}{PROBABILITIES}"
-        if fold is None or not file.is_file():
-            missing[case.name] = fold
-            continue
-        found.append(Completion(case, sets, fold, file))
-    if missing:
-        folds = sorted({fold for fold in missing.values() if fold is not None})
-        train = f"train fold(s) {some(folds, 10)} with --npz (or --val --npz)" if folds else "train all folds"
-        raise LabelSetError(f"{model}: no probabilities of {len(missing)} case(s) ({some(missing, 3)}): {train}")
-    if not found:
-        raise LabelSetError(f"{folder}: no training case has a larger label-set: there is nothing to complete")
-    return found
-
-
-def complete_case(item: Completion, reader: Any, folder: Path, ending: str, threshold: float) -> Completed:
+def complete_case(
+    item: Completion, reader: Any, num_leaves: int, folder: Path, ending: str, threshold: float
+) -> Completed:
     """Write the completed copy of a case and the mask of what was completed; nnU-Net's reader keeps the geometry."""
     assert item.case.label is not None
     values, properties = reader.read_seg(str(item.case.label))
@@ -128,10 +92,10 @@ def complete_case(item: Completion, reader: Any, folder: Path, ending: str, thre
             probabilities = content["probabilities"]
     except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise LabelSetError(f"{item.probabilities}: not readable: {error}: validate again with --val --npz") from None
-    if probabilities.shape[1:] != values.shape:
+    if probabilities.shape != (expected := (num_leaves, *values.shape)):
         raise LabelSetError(
-            f"{item.probabilities}: shape {probabilities.shape[1:]}, but the label map has {values.shape}: "
-            "validate again with --val --npz"
+            f"{item.probabilities}: case '{item.case.name}': shape {probabilities.shape}, expected {expected} "
+            "(leaves, label map): validate again with --val --npz"
         )
     highest = int(values.max(initial=0))
     if values.min(initial=0) < 0 or highest >= len(item.sets):
@@ -161,11 +125,19 @@ def write_completed(
     if target.exists():
         raise LabelSetError(f"{target} exists: choose another id or name")
     dataset_json, contract = read_dataset(source)
-    items = find_completions(source, dataset_json, contract, model, splits)
+    check_labels(model, contract, source.name)
+    items, without_fold = find_completions(source, dataset_json, contract, model, splits)
     ending = file_ending(dataset_json)
     new = Target(target)
     with staged(new, ()) as staging:
-        work = partial(complete_case, reader=reader_of(model), folder=staging, ending=ending, threshold=threshold)
+        work = partial(
+            complete_case,
+            reader=reader_of(model),
+            num_leaves=contract.num_leaves,
+            folder=staging,
+            ending=ending,
+            threshold=threshold,
+        )
         results = dict(map_parallel(work, items, processes, "Completing"))
         kept = [item for item in items if results[item].completed]
         if not kept:
@@ -180,6 +152,8 @@ def write_completed(
         enlarged = f"; {result.enlarged} of them in a larger label-set, as values ran out" if result.enlarged else ""
         share = result.completed / result.open_before
         notes.append(f"{item.case.name}: {share:.1%} of {result.open_before} open voxels completed{enlarged}")
+    if without_fold:
+        notes.append(f"note: {some(without_fold)}: in no validation fold, so left as annotated")
     return notes
 
 
@@ -210,7 +184,8 @@ def _dataset_json(
     protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
     if has_ignore and not contract.has_ignore:
         protocols = {name: (*sets, contract.full_set) for name, sets in protocols.items()}
-    names: dict[tuple[LabelSet, ...], str] = {}
+    vouched = {name: contract.vouched[name] for name in protocols if name in contract.vouched}
+    names: dict[tuple[tuple[LabelSet, ...], LabelSet], str] = {}
     files = {
         case.name: {"images": [_in_place(path, target) for path in case.images], "label": _in_place(case.label, target)}
         for case in raw_cases(source, before)
@@ -222,7 +197,10 @@ def _dataset_json(
         if name in cases:
             raise LabelSetError(f"case '{name}' exists already in {source.name}: rename it")
         sets = result.protocol if has_ignore else result.protocol[:num_leaves]
-        cases[name] = names.setdefault(sets, f"completed_{len(names) + 1}")
+        single = frozenset(leaf for leaf in range(num_leaves) if sets[leaf] == {leaf})
+        disputed = single & uncertain_leaves(sets, num_leaves)
+        kept = disputed & contract.vouched.get(contract.protocol_of(item.case.name), frozenset())
+        cases[name] = names.setdefault((sets, kept), f"completed_{len(names) + 1}")
         files[name] = {**files[item.case.name], "label": f"{COMPLETED_LABELS}/{name}{file_ending(before)}"}
         provenance[name] = {
             **{"of": item.case.name, "fold": item.fold},
@@ -230,8 +208,9 @@ def _dataset_json(
         }
     if taken := sorted(set(names.values()) & set(protocols)):
         raise LabelSetError(f"{source.name} has protocols of the names {some(taken)}: rename them")
-    protocols |= {name: sets for sets, name in names.items()}
-    after = Contract(contract.leaf_names, protocols, cases, has_ignore)
+    protocols |= {name: sets for (sets, _), name in names.items()}
+    vouched |= {name: kept for (_, kept), name in names.items() if kept}
+    after = replace(contract, protocols=protocols, cases=cases, has_ignore=has_ignore, vouched=vouched)
     return {
         **{key: value for key, value in before.items() if key not in (LISTED, "training", COMPLETED)},
         **after.to_dataset_json(),

@@ -12,6 +12,7 @@ from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import contract_with_list, refuse_unknown
+from nnunet_labelset.contract.completed import COMPLETED
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import Meaning
 from nnunet_labelset.dataset_conversion.plan import Plan
@@ -116,6 +117,8 @@ def _read_json(folder: Path) -> dict[str, Any]:
             f"{path}: in the style of the Medical Segmentation Decathlon: convert it first, "
             f"{CONVERT_DECATHLON} -i {folder}"
         )
+    if COMPLETED in content:  # its copies would pass for annotated cases, and be validated
+        raise LabelSetError(f"{path}: completed by a model: merge first, complete afterwards")
     return content
 
 

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 
 from tests.helpers import tiny
+
+# No test depends on a moment being fast.
+settings.register_profile("loaded", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loaded")
 
 # A file stays on one core, since the tests of some build on each other; these take longest, the longest first.
 LONG = (

@@ -32,6 +32,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("name", ["Contract", "LabelSets", "contract"])
+def test_public_names_can_be_imported_first(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"from nnunet_labelset import {name}"], check=False, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def test_the_wheel_has_one_package_and_all_of_it(built: Path) -> None:
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"nnunet_labelset"}

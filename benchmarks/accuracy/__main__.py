@@ -24,7 +24,7 @@ from benchmarks.accuracy.methods import ALL, METHODS
 from benchmarks.accuracy.prepare import DATASETS, prepare, set_environment
 from benchmarks.accuracy.studies import STUDIES
 from benchmarks.accuracy.tables import collect, markdown
-from benchmarks.accuracy.training import run
+from benchmarks.accuracy.training import EPOCHS, run
 from nnunet_labelset.cli import main as nnunet_labelset
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.io.tables import read_table
@@ -45,6 +45,9 @@ def main() -> None:
     if args.data is None and args.study != "phantom":
         parser.error(f"{args.study} needs --data, the folder of the data set")
 
+    if args.steps % EPOCHS or args.steps < EPOCHS:
+        parser.error(f"--steps {args.steps}: a training has {EPOCHS} epochs, so that it must be a multiple of it")
+
     study, folder = STUDIES[args.study], (args.o / args.study).resolve()
     set_environment(folder)
     prepare(study, args.data, folder)
@@ -59,8 +62,9 @@ def main() -> None:
     for mark in sorted(folder.glob("runs/*/*/run.json")):
         if not (mark.parent / "evaluation" / "metrics.json").is_file():
             table = ["--table", str(raw / "groups.tsv"), "--group-by", "group"]
-            dataset = ["-djfile", str(raw / "dataset.json")]
-            nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *dataset, *table, "-np", "1"])
+            options = ["-djfile", str(raw / "dataset.json"), *table, "--tolerance", str(study.tolerance), "-np", "1"]
+            if nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *options]):
+                sys.exit(f"{mark.parent}: its predictions could not be scored")
     results = collect(folder / "runs")
     write_json(folder / "results.json", results)
     groups = {row["case"]: row["group"] for row in read_table(raw / "groups.tsv")}

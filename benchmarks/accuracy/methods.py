@@ -53,7 +53,7 @@ METHODS = {
 PARTS = {  # what the parts of the recommended trainer are worth, and their rivals
     "LabelSet without tail": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0), "leaf"),
     "LabelSet, tail 0.03": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.03), "leaf"),
-    "LabelSet, tail 0.3": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.3), "leaf"),
+    "LabelSet, tail 0.01": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.01), "leaf"),
     "LabelSet, uniform": Method(RECOMMENDED, RunningLeafDiceCELoss, "uniform"),
     "LabelSet, CE from the start": Method(LABEL_SETS, RunningLeafDiceCELoss, "leaf"),
     "LabelSet without CE": Method(LABEL_SETS, RunningLeafDiceLoss, "leaf"),

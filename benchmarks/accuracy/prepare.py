@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,13 @@ def set_environment(folder: Path) -> None:
 
 
 def prepare(study: Study, data: Path | None, folder: Path) -> None:
-    """Write both raw data sets, plan and preprocess them; done once."""
-    if (folder / "prepared").is_file():
+    """Write both raw data sets, plan and preprocess them; done once for a network."""
+    done, network = folder / "prepared", f"patches of {study.patch}, features {study.features}\n"
+    if done.is_file():
+        if done.read_text() != network:
+            sys.exit(
+                f"{folder} was made for {done.read_text().strip() or 'another network'}: give another folder with -o"
+            )
         return
     from nnunetv2.experiment_planning.plan_and_preprocess_api import extract_fingerprints, plan_experiments, preprocess
 
@@ -39,7 +45,7 @@ def prepare(study: Study, data: Path | None, folder: Path) -> None:
         plans = folder / "nnUNet_preprocessed" / name / "nnUNetPlans.json"
         cut_down(plans, CONFIGURATION, study.patch, study.features)
         preprocess([number], configurations=[CONFIGURATION], num_processes=[1])
-    (folder / "prepared").touch()
+    done.write_text(network)
 
 
 def write_raw(study: Study, cases: list[Case], folder: Path, label_sets: bool) -> None:

@@ -55,14 +55,14 @@ def read(path: Path, spacing: float | None = None, is_label: bool = False) -> tu
     return sitk.GetArrayFromImage(image), image.GetSpacing()[::-1]
 
 
-def hippocampus(folder: Path, swap: bool = False) -> Iterator[Case]:
-    """60 test cases; of 100, every tenth complete, the others anterior only, posterior only, or drawn merged."""
+def hippocampus(folder: Path, swap: bool = False, complete: bool = False) -> Iterator[Case]:
+    """60 test cases; of 100, every tenth complete (or all), the others anterior only, posterior only, or merged."""
     unknown = {1: (BACKGROUND, "posterior"), 2: (BACKGROUND, "anterior"), 3: ("anterior", "posterior")}
     paths = sorted((folder / "images").glob("*.nii.gz"))[:160]
     for i, path in enumerate(reversed(paths) if swap else paths):
         image, spacing = read(path)
         labels, _ = read(folder / "labels" / path.name, is_label=True)
-        kind = 0 if i >= 100 or i % 10 == 0 else 1 + i % 3
+        kind = 0 if complete or i >= 100 or i % 10 == 0 else 1 + i % 3
         hidden = {0: np.zeros_like(labels, bool), 1: labels != 1, 2: labels != 2, 3: labels > 0}[kind]
         labels = np.where(hidden, 3, labels).astype(np.uint8)
         yield Case(path.name[:-7], image.astype(np.float32), labels, spacing, unknown.get(kind, ()), is_test=i >= 100)
@@ -126,11 +126,13 @@ def phantom(_: Path | None) -> Iterator[Case]:
 
 
 STUDIES = {
-    "hippocampus": Study(("anterior", "posterior"), hippocampus, (24, 32, 24), (8, 16, 32), (2,), "MRI", 1.0),
-    "openkbp": Study(ORGANS, openkbp, (32, 48, 40), (8, 16, 32, 48), None, "CT", 5.0),
-    "fetal": Study(TISSUES, fetal, (24, 32, 24), (8, 16, 32, 48), (2,), "T2", 2.4),
+    "hippocampus": Study(("anterior", "posterior"), hippocampus, (24, 32, 24), (16, 32, 64), (2,), "MRI", 1.0),
+    "openkbp": Study(ORGANS, openkbp, (32, 48, 40), (16, 32, 64, 128), None, "CT", 5.0),
+    "fetal": Study(TISSUES, fetal, (24, 32, 24), (16, 32, 64, 128), (2,), "T2", 2.4),
     "phantom": Study(TISSUES, phantom, (24, 32, 24), (12, 24, 48, 64), (2,), "T2", 2.4),
 }
+# What all annotations together would give.
+STUDIES["hippocampus_complete"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, complete=True))
 # Other test cases, on which nothing was chosen: cases that were for training before.
 STUDIES["hippocampus_swapped"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, swap=True))
 STUDIES["openkbp_swapped"] = replace(STUDIES["openkbp"], cases=partial(openkbp, swap=True))

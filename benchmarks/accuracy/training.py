@@ -15,6 +15,7 @@ from benchmarks.accuracy.methods import ALL, Method
 from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS
 from benchmarks.accuracy.studies import Study
 from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.training.sampling import VARIABLE
 from nnunet_labelset.training.short import ShortMixin
 
 EPOCHS = 10
@@ -36,6 +37,7 @@ def trainer_class(method: Method, mirror: tuple[int, ...] | None) -> type:
 def run(study: Study, folder: Path, name: str, seed: int, steps: int, target: Path) -> None:
     """Train, predict the test cases into `target`, and write `run.json` last: it marks a finished run."""
     method = ALL[name]
+    os.environ.pop(VARIABLE, None)  # how cases are sampled is a part of the method
     target.mkdir(parents=True, exist_ok=True)
     os.environ |= {
         "nnunet_labelset_seed": str(seed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from nnunet_labelset.commands.options import add_model, add_processes
+from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.dataset_conversion.complete import completed_splits, write_completed
 from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
@@ -43,7 +44,9 @@ def run(args: argparse.Namespace) -> None:
     model = find_model(source.resolve().name, args.tr, args.p, args.c)
     splits = read_splits(source.resolve().name)
     notes = write_completed(source, target, model, splits, args.threshold, args.np)
-    write_json(preprocessed / SPLITS, completed_splits(splits, read_json(target / DATASET)))
+    written = read_json(target / DATASET)
+    write_json(preprocessed / SPLITS, completed_splits(splits, written))
     print("\n".join(notes))
-    print(f"{len(notes)} completed case(s) beside the annotated ones in {target}; folds in {preprocessed / SPLITS}")
+    number = len(originals(written))
+    print(f"{number} completed case(s) beside the annotated ones in {target}; folds in {preprocessed / SPLITS}")
     print("\n".join(["next:", *next_commands(args.o, contract.leaf_names)]))

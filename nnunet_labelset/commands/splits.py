@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_names
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract.completed import COMPLETED
 from nnunet_labelset.datasets.folds import (
     SEED,
     Split,
@@ -96,6 +97,11 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
         except LabelSetError:
             raise error from None
     dataset_json, contract = read_dataset(folder)
+    if COMPLETED in dataset_json:  # its copies are for training only, and each belongs to the fold that made it
+        raise LabelSetError(
+            f"{folder}: completed by a model: keep the {SPLITS} that 'nnunet_labelset complete' wrote; "
+            "if it is lost, complete again"
+        )
     if (folder / REFERENCES).is_dir():
         cases = list(case_files(folder / REFERENCES, file_ending(dataset_json)))
     else:

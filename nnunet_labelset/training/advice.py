@@ -11,17 +11,18 @@ from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.recommendation import NO_MIRRORING, reasons, recommended_trainer, sided_pairs
 from nnunet_labelset.training.base import Trainer
 
-PATIENCE = 20  # epochs without a single voxel right; of a short training, a third
+PATIENCE = 20  # epochs without a voxel right; of a short training, a third
+NOTHING = 1e-3  # a Dice so low is none: the counts of earlier epochs fade, but not to 0
 
 
 def dead_leaves(history: Sequence[Sequence[float]], patience: int) -> list[int]:
-    """Leaves, counted without background, whose Dice was 0 in all of their last `patience` scores (NaN: no score)."""
+    """Leaves, counted without background, that had nothing in all of their last `patience` scores (NaN: no score)."""
     if not history:
         return []
     dead = []
     for leaf, column in enumerate(np.array(history, float).T):
         scores = column[~np.isnan(column)][-patience:]
-        if len(scores) == patience and not scores.any():
+        if len(scores) == patience and (scores < NOTHING).all():
             dead.append(leaf)
     return dead
 
@@ -75,4 +76,4 @@ class AdviceMixin(Trainer):
     def _advice_for_dead_leaves(self) -> str:
         if type(self).__name__.startswith(DEFAULT_TRAINER):
             return "Look at its annotations ('nnunet_labelset verify'), or train longer"
-        return f"A Dice loss alone may never find it: use {DEFAULT_TRAINER}, whose cross entropy does"
+        return f"This loss may never find it: use {DEFAULT_TRAINER}, which keeps pulling at a leaf that is not found"

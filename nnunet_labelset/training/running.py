@@ -37,15 +37,16 @@ class RunningDice(LabelSetLoss):
         return super().forward(logits, target)
 
     def combine(self, terms: DiceTerms) -> DiceTerms:
-        """The terms of the batch plus those of earlier steps; in validation the batch alone counts."""
+        """The terms of the batch plus those of earlier steps; in validation the Dice of the batch alone counts."""
         now = torch.cat([*terms])  # (3, C)
         if not now.requires_grad:
-            return self._with_tail(terms)
+            return terms
         with torch.no_grad():
             total = torch.cat([now, torch.ones_like(now[:1])])
-            if self._scale in self.running:
-                total = total + self.decay * self.running[self._scale].to(now.device)
-            self.running[self._scale] = total
+            before = self.running.get(self._scale, torch.zeros_like(total)).to(now.device)
+            total = total + self.decay * before
+            # with AMP, a step that overflows is skipped: it must not be remembered either
+            self.running[self._scale] = torch.where(total.isfinite().all(), total, before)
             weight = total[3:]  # a batch is one part of so many
         # the value is that of all, and the gradient as large as if all of them had one
         combined = total[:3] + weight * (now - now.detach())
@@ -55,8 +56,9 @@ class RunningDice(LabelSetLoss):
         """Terms whose quotient is the Dice with what is added where a leaf is hardly found."""
         if not self.tail:
             return terms
-        dice = terms.dice().clamp(min=SMALLEST)  # a leaf that nobody annotates has no logarithm
-        dice = dice + (dice / (dice + self.tail)).log() / 2
+        dice = terms.dice().clamp(min=SMALLEST)
+        tail = (dice / (dice + self.tail)).log() / 2
+        dice = dice + tail.where(terms.reference > 0, 0)  # a leaf that nobody annotates has no logarithm
         return DiceTerms(dice / 2, torch.ones_like(dice), torch.zeros_like(dice))
 
 

@@ -6,6 +6,7 @@ handed out by the data set, so that a data set of our own decides what is seen, 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from nnunet_labelset.errors import LabelSetError
 
 BY_LEAF, UNIFORM = "leaf", "uniform"
 VARIABLE = "nnunet_labelset_sampling"
-ENTRIES = 20_000  # of the list that stands for the probabilities: they are met to within 0.005 %
+ENTRIES = 20_000, 1_000_000  # of the list that stands for the probabilities, at least and at most
 
 
 def chosen_sampling(default: str) -> str:
@@ -48,7 +49,8 @@ def repeated(cases: Sequence[str], chance: np.ndarray) -> Sequence[str] | np.nda
     """A list from which a uniform draw takes every case with its probability; equal probabilities change nothing."""
     if np.allclose(chance, 1 / len(cases)):
         return cases
-    exact = chance * max(ENTRIES, 20 * len(cases))
+    least, most = ENTRIES
+    exact = chance * max(least, 20 * len(cases), min(most, math.ceil(1 / chance.min())))
     times = np.maximum(np.floor(exact).astype(int), 1)
     short = max(0, round(exact.sum()) - times.sum())
     times[np.argsort(times - exact, kind="stable")[:short]] += 1  # the largest remainders are rounded up

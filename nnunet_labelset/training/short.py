@@ -15,11 +15,16 @@ import torch
 from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 
 from nnunet_labelset.training.base import Trainer
+from nnunet_labelset.training.stopping import stop
 
 
 def setting(name: str, default: int) -> int:
     """An integer from the environment: nnU-Net gives its trainers no other options."""
-    return int(os.environ.get(f"nnunet_labelset_{name}", default))
+    variable, least = f"nnunet_labelset_{name}", min(1, default)
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or int(text) < least:
+        stop(f"expected {variable} to be a whole number of at least {least}, but got '{text}'")
+    return int(text)
 
 
 def seed_everything(*numbers: int) -> None:

@@ -66,8 +66,8 @@ class ValidationMixin(Trainer):
     def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
         """Pseudo-Dice: by leaf over the recent epochs, since an epoch rarely shows every leaf as annotated.
 
-        A leaf without any count has no score (NaN) and is left out of the mean. When one gets its first score the mean
-        is over other leaves than before, so that the best checkpoint is looked for anew.
+        A leaf without any count has no score (NaN) and is left out of the mean. When one is annotated for the first
+        time the mean is over other leaves than before, so that the best checkpoint is looked for anew.
         """
         counts = np.stack([np.sum([step[key] for step in val_outputs], 0) for key in ("tp_hard", "fp_hard", "fn_hard")])
         losses = [float(step["loss"]) for step in val_outputs]
@@ -78,12 +78,13 @@ class ValidationMixin(Trainer):
             losses = [loss for item in gathered for loss in item[1]]
         before = np.asarray(self.training_state.get("pseudo_dice_counts", np.zeros(counts.shape)))
         recent = KEPT * before + counts
+        recent[:, (recent[[0, 2]].sum(0) == 0) & (recent[1] < 0.5)] = 0  # invented once, long ago
         self.training_state["pseudo_dice_counts"] = recent
         tp, fp, fn = recent
         scores = dice(Counts(tp, fp, fn, np.zeros_like(tp)))
         mean = float(np.nanmean(scores)) if not np.isnan(scores).all() else 0.0
         self.logger.log("mean_fg_dice", mean, self.current_epoch)
-        if np.any((before.sum(0) == 0) & (recent.sum(0) > 0)):
+        if np.any((before[[0, 2]].sum(0) == 0) & (recent[[0, 2]].sum(0) > 0)):
             # nnU-Net's logger has just written its moving average, and warns of a second one
             self.logger.local_logger.my_fantastic_logging["ema_fg_dice"][-1] = mean
             self._best_ema = None

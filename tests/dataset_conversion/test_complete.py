@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract.completed import check_split, refuse_completed, whole_split
 from nnunet_labelset.dataset_conversion.complete import complete_values
+from nnunet_labelset.nnunet.raw import read_dataset
 from tests.helpers import tiny
 
 SETS = [frozenset(labels) for labels in ({0}, {1, 2, 3}, {2}, {3}, {1, 2}, {0, 1, 2, 3})]
@@ -69,6 +72,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model = nnunet.model_folder("nnUNetTrainerLeafDice")
     model.mkdir(parents=True)
     (model / "plans.json").write_text(json.dumps({"image_reader_writer": "SimpleITKIO", "plans_name": "nnUNetPlans"}))
+    (model / "dataset.json").write_text((nnunet.raw / tiny.NAME / "dataset.json").read_text())
     for fold, split in enumerate(folds):
         (model / f"fold_{fold}" / "validation").mkdir(parents=True)
         for case in split["val"]:
@@ -81,6 +85,13 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 COMMAND = ["complete", "-d", "901", "-tr", "nnUNetTrainerLeafDice", "-o", "902", "-n", "Sure", "-np", "1"]
+
+
+MODEL = Path("results") / tiny.NAME / "nnUNetTrainerLeafDice__nnUNetPlans__3d_fullres"
+
+
+def change(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 def array(path: Path) -> np.ndarray:
@@ -137,7 +148,7 @@ def test_completed_cases_are_not_scored_against(trained: Path, capsys: pytest.Ca
 
 
 def test_mistakes_are_one_line_and_leave_nothing(trained: Path, capsys: pytest.CaptureFixture) -> None:
-    model = trained / "results" / tiny.NAME / "nnUNetTrainerLeafDice__nnUNetPlans__3d_fullres"
+    model = trained / MODEL
     missing = model / "fold_1" / "validation" / "full_0.npz"
 
     def fails(*arguments: str) -> str:
@@ -158,3 +169,75 @@ def test_mistakes_are_one_line_and_leave_nothing(trained: Path, capsys: pytest.C
     assert "full_0.npz" in fails()
     np.savez(missing, probabilities=np.zeros((4, 3, 3, 3), np.float32))
     assert "validate again with --val --npz" in fails()
+    np.savez(missing, probabilities=np.zeros((3, *tiny.SHAPE), np.float32))
+    assert "case 'full_0': shape (3, 24, 28, 24), expected (4, 24, 28, 24)" in fails()
+    missing.write_bytes(kept)
+    swapped = {"background": 0, "shell": 1, "dot": 2, "core": 3, "ignore": 4}
+    change(model / "dataset.json", labels=swapped)
+    assert f"labels of the model (core, dot) are not those of {tiny.NAME}" in fails()
+
+
+def test_a_case_in_no_validation_stays_as_annotated(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    file = trained / "preprocessed" / tiny.NAME / "splits_final.json"
+    folds = json.loads(file.read_text())
+    folds[0]["val"].remove("full_1")
+    folds[0]["train"].append("full_1")
+    file.write_text(json.dumps(folds))
+    assert main(COMMAND) == 0
+    out = capsys.readouterr().out
+    assert "note: full_1: in no validation fold, so left as annotated" in out
+    assert "7 completed case(s)" in out
+    dataset = json.loads((trained / "raw" / "Dataset902_Sure" / "dataset.json").read_text())
+    assert "full_1" in dataset["dataset"]
+    assert "full_1__completed" not in dataset["dataset"]
+    for split in json.loads((trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json").read_text()):
+        assert "full_1" in split["train"]
+
+
+def test_what_a_protocol_vouches_for_stays_vouched(trained: Path) -> None:
+    vouching = {**tiny.PROTOCOLS, "merged": {"shell": ["shell", "core", "dot"], "core": ["core"]}}
+    block = {"version": 1, "protocols": vouching, "cases": tiny.CASES}
+    change(trained / "raw" / tiny.NAME / "dataset.json", label_sets=block)
+    assert main(COMMAND) == 0
+    _, contract = read_dataset(trained / "raw" / "Dataset902_Sure")
+    assert contract.annotated("merged_0") == ("background", "core")
+    assert "core" in contract.annotated("merged_0__completed")
+    assert not contract.is_fully_annotated("merged_0__completed")  # the unsure slab is open still
+
+
+def test_a_second_round_needs_folds_that_do_not_leak(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(COMMAND) == 0
+    again = ["complete", "-d", "902", "-tr", "nnUNetTrainerLeafDice", "-o", "903", "-n", "Twice", "-np", "1"]
+    shutil.copytree(trained / MODEL, trained / "results" / "Dataset902_Sure" / MODEL.name)
+    assert main(again) == 0
+    shutil.rmtree(trained / "raw" / "Dataset903_Twice")
+    file = trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json"
+    folds = json.loads(file.read_text())
+    folds[1]["train"] += [f"{case}__completed" for case in folds[1]["val"]]
+    file.write_text(json.dumps(folds))
+    capsys.readouterr()
+    assert main(again) == 1
+    assert "fold 1: the fold trains on completed copies of its own validation cases" in capsys.readouterr().err
+    assert not (trained / "raw" / "Dataset903_Twice").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["merge", "-d", "950", "-n", "All", "902", "-np", "1"], "merge first, complete afterwards"),
+        (["splits", "-d", "902", "-k", "2", "--overwrite"], "keep the splits_final.json that"),
+    ],
+)
+def test_other_verbs_do_not_take_copies_for_annotation(
+    trained: Path, capsys: pytest.CaptureFixture, arguments: list[str], text: str
+) -> None:
+    assert main(COMMAND) == 0
+    file = trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json"
+    folds = file.read_bytes()
+    capsys.readouterr()
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+    assert file.read_bytes() == folds
+    assert not (trained / "raw" / "Dataset950_All").exists()

@@ -71,6 +71,8 @@ def test_dead_leaves() -> None:
     assert dead_leaves(history, 3) == [0, 1, 3]
     assert dead_leaves(history, 4) == [1]
     assert dead_leaves([], 3) == []
+    faded = [[0.7**epoch, 0.01] for epoch in range(40)]  # what was right once is never forgotten to the last digit
+    assert dead_leaves(faded, 20) == [0]
 
 
 def test_sides_and_mirroring_are_told_at_the_start(in_process: tiny.NNUNet, capsys: pytest.CaptureFixture) -> None:

@@ -93,6 +93,22 @@ def test_a_first_epoch_cannot_keep_the_best_checkpoint(in_process: tiny.NNUNet) 
     assert np.isfinite(trainer.logger.get_value("ema_fg_dice", step=None)).all()
 
 
+def test_a_voxel_that_was_invented_once_is_forgotten(in_process: tiny.NNUNet) -> None:
+    """No case annotates the last leaf: it has no score, one false voxel counts for a while, and nothing starts anew."""
+    trainer = started(in_process)
+    trainer.disable_checkpointing = True
+    nothing, good = [0, 0, 0], [99, 0, 0]
+    epoch(trainer, counts(good, nothing, nothing))
+    best = trainer._best_ema
+    _, mean = epoch(trainer, counts(good, [0, 0, 1], nothing))
+    assert mean == pytest.approx(0.5)
+    assert trainer._best_ema == best
+    for _ in range(3):
+        scores, mean = epoch(trainer, counts(good, nothing, nothing))
+    assert mean == pytest.approx(1)
+    assert np.isnan(scores[2])
+
+
 def test_the_score_goes_on_where_the_training_was_stopped(in_process: tiny.NNUNet, tmp_path: Path) -> None:
     first, outputs = started(in_process), counts([5, 0, 3], [1, 2, 0], [4, 0, 9])
     epoch(first, counts([1, 1, 1], [8, 8, 8], [8, 8, 8]))

@@ -97,6 +97,32 @@ def test_validation_neither_uses_nor_changes_the_state() -> None:
     assert all(torch.equal(before[scale], state) for scale, state in loss.running.items())
 
 
+def test_a_leaf_that_a_batch_lacks_has_no_logarithm() -> None:
+    """A perfect prediction of a batch with one of three leaves: two have a Dice of 0, as in every Dice of a batch."""
+    target = torch.zeros(2, 1, 4, 4, 4, dtype=torch.long)
+    logits = torch.nn.functional.one_hot(target[:, 0], 3).movedim(-1, 1).mul(50.0).requires_grad_()
+    with torch.no_grad():
+        assert RunningLeafDiceLoss(LABEL_SETS)(logits, target).item() == pytest.approx(2 / 3, abs=1e-4)
+    assert 2 / 3 <= RunningLeafDiceLoss(LABEL_SETS)(logits, target).item() < 0.7  # in training, the tail of leaf 0
+
+
+def test_a_step_that_overflows_is_not_remembered() -> None:
+    """With AMP its update is skipped; the next steps must be as if it had not been."""
+    loss, without = RunningLeafDiceCELoss(LABEL_SETS), RunningLeafDiceCELoss(LABEL_SETS)
+    for step in range(3):
+        logits, target = example(step)
+        with torch.no_grad():
+            broken = logits.clone()
+            broken[0, 1, 0, 0, 0] = torch.inf
+        if step != 1:
+            assert torch.isfinite(without(logits, target))
+        assert not torch.isfinite(loss(broken.requires_grad_(), target))
+        if step != 1:
+            assert torch.isfinite(loss(logits, target))
+    assert loss.running.keys() == without.running.keys()
+    assert all(torch.equal(state, without.running[scale]) for scale, state in loss.running.items())
+
+
 def test_scales_have_a_state_each_and_it_travels() -> None:
     loss, again = RunningLeafDiceLoss(LABEL_SETS), RunningLeafDiceLoss(LABEL_SETS)
     for step in range(2):

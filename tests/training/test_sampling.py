@@ -55,6 +55,13 @@ def test_the_list_has_the_probabilities(weights: list[float]) -> None:
     assert set(drawn) == set(cases)
 
 
+def test_many_cases_that_are_hardly_drawn_are_hardly_drawn_together() -> None:
+    chance = np.array([0.99 / 10] * 10 + [0.01 / 5000] * 5000)
+    cases = np.array([f"case_{i}" for i in range(len(chance))])
+    drawn = repeated(cases, chance)
+    assert np.isin(drawn, cases[10:]).mean() == pytest.approx(0.01, rel=1e-3)
+
+
 def test_complete_cases_are_drawn_as_by_nnunet(in_process: tiny.NNUNet) -> None:
     ours = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], all_full(in_process), fold="all")
     plain = make(in_process, nnUNetTrainer, all_full(in_process), fold="all")

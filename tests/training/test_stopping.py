@@ -8,6 +8,7 @@ import pytest
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_json
+from nnunet_labelset.training.short import setting
 from nnunet_labelset.training.stopping import stop_at_contract
 
 COPY = {"labels": {"background": 0, "liver": 1}}
@@ -31,3 +32,14 @@ def test_a_copy_is_not_enough_when_label_maps_changed(
     write_json(tmp_path / "nnUNet_raw" / "Dataset001_A" / "dataset.json", raw)
     with pytest.raises(SystemExit, match=f"has the block: {advice}"):
         stop_at_contract(LabelSetError("no block"), "Dataset001_A", COPY)
+
+
+@pytest.mark.parametrize("text", ["ten", "", "0", "-3", "1.5"])
+def test_a_length_that_is_no_number_is_one_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("nnunet_labelset_epochs", text)
+    with pytest.raises(
+        SystemExit, match=f"nnunet_labelset_epochs to be a whole number of at least 1, but got '{text}'"
+    ):
+        setting("epochs", 10)
+    monkeypatch.setenv("nnunet_labelset_seed", "0")
+    assert setting("seed", 0) == 0
