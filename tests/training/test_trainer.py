@@ -124,7 +124,7 @@ def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet,
     ignored = (target == target.max()).expand(-1, 4, -1, -1, -1)  # value 4 of a "full" case is every leaf
     assert trainer.label_sets.membership[int(target.max())].all()
     logits = torch.randn(2, 4, 16, 16, 16, requires_grad=True)
-    other = torch.where(ignored, torch.randn(2, 4, 16, 16, 16), logits.detach())
+    other = torch.where(ignored, torch.randn(2, 4, 16, 16, 16), logits.detach()).requires_grad_()  # both in training
     loss = trainer.loss.loss(logits, target)
     assert loss.item() == pytest.approx(trainer.loss.loss(other, target).item(), abs=1e-6)
     loss.backward()
