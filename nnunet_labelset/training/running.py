@@ -43,7 +43,9 @@ class RunningDice(LabelSetLoss):
             return terms
         with torch.no_grad():
             total = torch.cat([now, torch.ones_like(now[:1])])
-            before = self.running.get(self._scale, torch.zeros_like(total)).to(now.device)
+            if self._scale not in self.running:
+                self.running[self._scale] = torch.zeros_like(total)
+            before = self.running[self._scale].to(now.device)
             total = total + self.decay * before
             # with AMP, a step that overflows is skipped: it must not be remembered either
             self.running[self._scale] = torch.where(total.isfinite().all(), total, before)

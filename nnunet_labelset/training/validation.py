@@ -78,13 +78,14 @@ class ValidationMixin(Trainer):
             losses = [loss for item in gathered for loss in item[1]]
         before = np.asarray(self.training_state.get("pseudo_dice_counts", np.zeros(counts.shape)))
         recent = KEPT * before + counts
-        recent[:, (recent[[0, 2]].sum(0) == 0) & (recent[1] < 0.5)] = 0  # invented once, long ago
+        annotated_before, annotated = before[0] + before[2], recent[0] + recent[2]  # tp + fn, voxels
+        recent[:, (annotated == 0) & (recent[1] < 0.5)] = 0  # invented once, long ago
         self.training_state["pseudo_dice_counts"] = recent
         tp, fp, fn = recent
         scores = dice(Counts(tp, fp, fn, np.zeros_like(tp)))
         mean = float(np.nanmean(scores)) if not np.isnan(scores).all() else 0.0
         self.logger.log("mean_fg_dice", mean, self.current_epoch)
-        if np.any((before[[0, 2]].sum(0) == 0) & (recent[[0, 2]].sum(0) > 0)):
+        if np.any((annotated_before == 0) & (annotated > 0)):
             # nnU-Net's logger has just written its moving average, and warns of a second one
             self.logger.local_logger.my_fantastic_logging["ema_fg_dice"][-1] = mean
             self._best_ema = None

@@ -89,7 +89,7 @@ def blocks(draw: st.DrawFn) -> dict:
     return {"version": 1, "protocols": protocols, "cases": cases}
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(blocks())
 def test_round_trip(written):
     contract = Contract.from_dataset_json({"labels": LABELS, "label_sets": written})

@@ -24,7 +24,7 @@ SETS = [frozenset(labels) for labels in ({0}, {1, 2, 3}, {2}, {3}, {1, 2}, {0, 1
 
 
 @given(st.integers(0, 10_000), st.sampled_from([0.5, 0.9, 1.0]))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_voxel_keeps_its_label_set_or_a_sure_leaf_of_it(seed: int, threshold: float) -> None:
     rng = np.random.default_rng(seed)
     sets = [SETS[i] for i in rng.integers(0, len(SETS), 5)]

@@ -304,7 +304,7 @@ def test_changed_rules_or_files_are_not_resumed(tmp_path, capsys, monkeypatch):
     assert np.array_equal(read_array(dataset / "labelsTr" / "b.nii.gz"), slabs(8, 7, 6, 5, 4, 3, 2, 1))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_label_sets_survive_files(tmp_path_factory, data):
     """Random label map, random label-sets of its values: each voxel may be the same before and after, or a superset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 
@@ -29,7 +29,6 @@ def protocol_of(num_leaves, values, annotated=None, **more) -> SourceProtocol:
 leaf_sets = st.frozensets(st.integers(0, C - 1), min_size=1)
 
 
-@settings(deadline=None)
 @given(st.sets(leaf_sets, max_size=12), st.one_of(st.none(), leaf_sets))
 def test_every_set_is_stored_as_itself_or_as_an_announced_superset(sets, unannotated):
     storage = allocate(sets, C, unannotated)
@@ -60,7 +59,6 @@ def test_merging_loses_as_little_as_possible():
     assert storage.value_of(fs(1, 2)) == C
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_protocol_keeps_the_truth(data):
     """An annotator follows a random protocol on known true leaves; the label-set of each voxel contains its true leaf,
@@ -141,7 +139,6 @@ def test_inference_and_contradiction():
     assert interpret(protocol, {0, 1, 3}).contradicted[3] == {3}
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=50), st.integers(0, 5))
 def test_count_and_remap(values, seed):
     labels = np.array(values, dtype=np.int32)
@@ -154,7 +151,6 @@ def test_count_and_remap(values, seed):
     assert result.tolist() == [table[value] for value in values]
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 10**6),
     st.floats(0, 6),

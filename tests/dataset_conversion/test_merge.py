@@ -114,7 +114,7 @@ def test_merge_keeps_protocols_and_lists_in_place(raw):
     assert contract_of(dataset).cases == {"full": "Body_all", "part": "Body_some", "spleen_2": "Spleen"}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_label_sets_survive(tmp_path_factory, data):
     """Two data sets with random labels of a common body: what a voxel may be contains the truth, and is exact unless

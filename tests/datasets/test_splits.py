@@ -45,7 +45,7 @@ def check_split(contract, split, subject=None):
         assert not {subject[case] for case in train} & {subject[case] for case in val}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(contracts(), st.integers(2, 6), st.integers(0, 5))
 def test_folds(contract, k, seed):
     subjects = subjects_of(contract, contract.cases)
@@ -64,7 +64,7 @@ def test_folds(contract, k, seed):
         assert max(numbers) - min(numbers) <= 1
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(contracts(), st.floats(0.05, 0.5), st.data())
 def test_random_splits(contract, fraction, data):
     numbers = st.integers(0, 8)

@@ -59,7 +59,7 @@ def meaning_of(sets: LabelSets, index: int) -> set[int]:
     return set(sets.membership[index].nonzero().flatten().tolist())
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     st.lists(st.sampled_from("abc"), min_size=1, max_size=4),
     st.sampled_from([(4,), (3, 2), (2, 2, 3)]),

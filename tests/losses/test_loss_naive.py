@@ -35,7 +35,7 @@ def assert_same(module, naive, problem):
 
 
 @pytest.mark.parametrize("kind", DICE)
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(problem=problems(), options=dice_options)
 def test_dice(kind, problem, options):
     sets = problem.sets
@@ -47,7 +47,7 @@ def test_dice(kind, problem, options):
 
 
 @pytest.mark.parametrize("kind", ENTROPY)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(problem=problems(), gamma=st.sampled_from([0.5, 1.0, 1.5, 2.0, 3.0]))
 def test_entropy(kind, problem, gamma):
     sets = problem.sets
@@ -65,7 +65,7 @@ def test_entropy(kind, problem, gamma):
 
 
 @pytest.mark.parametrize("kind", SUMS)
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(problem=problems(), options=dice_options, gamma=st.sampled_from([1.0, 2.0]), weight=st.sampled_from([0.0, 0.3]))
 def test_sums(kind, problem, options, gamma, weight):
     dice, entropy = kind
@@ -92,7 +92,7 @@ def test_sum_without_dice_is_its_entropy(kind):
     )
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(problems())
 def test_phi_and_psi(problem):
     p = problem.logits.detach().softmax(1)
