@@ -48,6 +48,7 @@ FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT = (
 PLANS, DATASET, PROGRESS = "plans.json", "dataset.json", "progress.png"
 VALIDATION, SUMMARY, PROBABILITIES = "validation", "summary.json", ".npz"
 POSTPROCESSING = "postprocessing.pkl"
+NEXT_STAGE = "predicted_next_stage"  # what a cascade is shown of the stage before it, a folder for each configuration
 
 
 def dataset_name(number: int, name: str) -> str:

@@ -14,9 +14,11 @@ from nnunetv2.evaluation.evaluate_predictions import save_summary_json
 from torch import distributed as dist
 
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
+from nnunet_labelset.io.files import link_file
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.nnunet.names import FILE_ENDING, REFERENCES, SUMMARY, VALIDATION
+from nnunet_labelset.nnunet.names import FILE_ENDING, NEXT_STAGE, REFERENCES, SUMMARY, VALIDATION
 from nnunet_labelset.nnunet.summary import label_set_summary
 from nnunet_labelset.training.base import Trainer
 from nnunet_labelset.training.regions import Regions
@@ -104,6 +106,7 @@ class ValidationMixin(Trainer):
         if self.local_rank != 0 or not path.is_file():  # some of nnU-Net's trainers validate nothing
             return
         path.unlink()  # nnU-Net's must not be taken for ours, should ours fail
+        self._show_originals_for_copies()
         summary = label_set_summary(
             join(self.preprocessed_dataset_folder_base, REFERENCES),
             folder,
@@ -117,6 +120,15 @@ class ValidationMixin(Trainer):
             self.logger.log_summary(f"final_val/class_{label}_dice", mean["Dice"])
         self.logger.log_summary("final_val/foreground_dice", summary["foreground_mean"]["Dice"])
         self._log_summary(summary)
+
+    def _show_originals_for_copies(self) -> None:
+        """A cascade trains on completed copies, which are never validated: it sees what was predicted for their case."""
+        copies = {original: copy for copy, original in originals(self.dataset_json).items()}
+        for stage in self.configuration_manager.next_stage_names or ():
+            folder = Path(self.output_folder_base, NEXT_STAGE, stage)
+            for path in sorted(folder.iterdir()):
+                if path.stem in copies:
+                    link_file(path.with_stem(copies[path.stem]), Path(path.name))
 
     def _log_summary(self, summary: dict) -> None:
         names = self.foreground_names

@@ -241,3 +241,27 @@ def test_other_verbs_do_not_take_copies_for_annotation(
     assert error.count("\n") == 1
     assert file.read_bytes() == folds
     assert not (trained / "raw" / "Dataset950_All").exists()
+
+
+@pytest.mark.slow
+def test_a_cascade_trains_on_copies(trained: Path) -> None:
+    """nnU-Net predicts for the next stage what a fold validates, and copies are never validated."""
+    assert main(COMMAND) == 0
+    nnunet, trainer = tiny.NNUNet(trained), "nnUNetTrainerLabelSet_short"
+    nnunet.run("nnUNetv2_plan_and_preprocess", "-d", 902, "--no_pp", "-npfp", 1)
+    preprocessed = nnunet.preprocessed / "Dataset902_Sure"
+    tiny.shrink_plans(preprocessed / "nnUNetPlans.json")
+    nnunet.run("nnUNetv2_preprocess", "-d", 902, "-c", "3d_fullres", "3d_lowres", "-np", 1)
+    words = ["-tr", trainer, "-device", "cpu"]
+    for fold in (0, 1):  # the cascade of a fold trains on what the other one has validated
+        nnunet.run("nnUNetv2_train", 902, "3d_lowres", fold, *words, nnUNet_n_proc_DA="0")
+    # a second validation finds the links of the first
+    nnunet.run("nnUNetv2_train", 902, "3d_lowres", 1, *words, "--val", nnUNet_n_proc_DA="0")
+    nnunet.run("nnUNetv2_train", 902, "3d_cascade_fullres", 0, *words, nnUNet_n_proc_DA="0")
+    models = nnunet.results / "Dataset902_Sure"
+    shown = models / f"{trainer}__nnUNetPlans__3d_lowres" / "predicted_next_stage" / "3d_cascade_fullres"
+    for case in tiny.CASES:
+        copy, original = (shown / f"{name}.b2nd" for name in (f"{case}__completed", case))
+        assert copy.read_bytes() == original.read_bytes()
+    validation = models / f"{trainer}__nnUNetPlans__3d_cascade_fullres" / "fold_0" / "validation"
+    assert (validation / "summary.json").is_file()
