@@ -122,7 +122,7 @@ class ValidationMixin(Trainer):
         self._log_summary(summary)
 
     def _show_originals_for_copies(self) -> None:
-        """A cascade trains on completed copies, which are never validated: it sees what was predicted for their case."""
+        """A cascade trains on completed copies, which are never validated: it sees what was predicted for the case."""
         copies = {original: copy for copy, original in originals(self.dataset_json).items()}
         for stage in self.configuration_manager.next_stage_names or ():
             folder = Path(self.output_folder_base, NEXT_STAGE, stage)
