@@ -23,6 +23,7 @@ class Method:
     loss_class: Any = None
     sampling: str | None = None
     dataset: str = "label-sets"
+    completed: bool = False  # trained again on what its folds have completed
 
 
 def variant(loss: type, **options: Any) -> type:
@@ -49,6 +50,7 @@ METHODS = {
     "nnUNetTrainerLabelSetTeacher": Method(
         (RecommendedMixin, TeacherMixin, nnUNetTrainer), RunningLeafDiceCELoss, "leaf"
     ),
+    "nnUNetTrainerLabelSet, completed": Method(RECOMMENDED, RunningLeafDiceCELoss, "leaf", completed=True),
 }
 PARTS = {  # what the parts of the recommended trainer are worth, and their rivals
     "LabelSet without tail": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0), "leaf"),

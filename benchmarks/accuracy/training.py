@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from nnunetv2.experiment_planning.plan_and_preprocess_api import preprocess
 from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 
 from benchmarks.accuracy.methods import ALL, Method
 from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS
 from benchmarks.accuracy.studies import Study
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.dataset_conversion.complete import write_completed
+from nnunet_labelset.datasets.folds import k_folds, subjects_of
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.training.sampling import VARIABLE
 from nnunet_labelset.training.short import ShortMixin
 
 EPOCHS = 10
+FOLDS = 3  # of a method that completes its cases before it trains again
 
 
 def trainer_class(method: Method, mirror: tuple[int, ...] | None) -> type:
@@ -50,19 +58,22 @@ def run(study: Study, folder: Path, name: str, seed: int, steps: int, target: Pa
     torch.set_num_threads(1)
     with (target / "log.txt").open("w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         begin = time.process_time()
-        trainer = trained(study, folder, method)
+        preprocessed = folder / "nnUNet_preprocessed" / DATASETS[method.dataset]
+        if method.completed:
+            preprocessed = completed(study, folder, preprocessed, method, target)
+        trainer = trained(study, preprocessed, method)
         seconds = time.process_time() - begin
-        predict(trainer, folder / "nnUNet_raw" / DATASETS["label-sets"] / "imagesTs", target)
+        images = folder / "nnUNet_raw" / DATASETS["label-sets"] / "imagesTs"
+        predict(trainer, images.glob("*_0000.nii.gz"), target)
     write_json(target / "run.json", {"method": name, "seed": seed, "steps": steps, "cpu_seconds": round(seconds)})
 
 
-def trained(study: Study, folder: Path, method: Method) -> Any:
+def trained(study: Study, preprocessed: Path, method: Method, fold: int | str = "all") -> Any:
     """nnU-Net's loop without its validation: the last weights count, whatever the method."""
-    preprocessed = folder / "nnUNet_preprocessed" / DATASETS[method.dataset]
     plans = {**read_json(preprocessed / "nnUNetPlans.json"), "continue_training": False}
     dataset = read_json(preprocessed / "dataset.json")
     cls = trainer_class(method, study.mirror)
-    trainer = cls(plans, CONFIGURATION, "all", dataset, torch.device("cpu"))
+    trainer = cls(plans, CONFIGURATION, fold, dataset, torch.device("cpu"))
     trainer.disable_checkpointing = True
     trainer.on_train_start()
     for epoch in range(trainer.num_epochs):
@@ -74,15 +85,45 @@ def trained(study: Study, folder: Path, method: Method) -> Any:
     return trainer
 
 
-def predict(trainer: Any, images: Path, target: Path) -> None:
-    """nnU-Net's prediction, without mirroring, from the image to a segmentation on its grid."""
+def completed(study: Study, folder: Path, preprocessed: Path, method: Method, target: Path) -> Path:
+    """A preprocessed data set in which folds of the method have completed the cases that they did not train on."""
+    raw = folder / "nnUNet_raw" / preprocessed.name
+    contract = Contract.from_dataset_json(read_json(preprocessed / "dataset.json"))
+    splits = k_folds(subjects_of(contract, [path.name[:-7] for path in (raw / "labelsTr").glob("*.nii.gz")]), FOLDS)
+    write_json(preprocessed / "splits_final.json", splits)  # the same in every run
+    model = target / "results" / "folds"
+    for fold, split in enumerate(splits):
+        trainer, validation = trained(study, preprocessed, method, fold), model / f"fold_{fold}" / "validation"
+        validation.mkdir(parents=True, exist_ok=True)
+        predict(trainer, [raw / "imagesTr" / f"{case}_0000.nii.gz" for case in split["val"]], validation, True)
+    plans = read_json(preprocessed / "nnUNetPlans.json")
+    write_json(model / "plans.json", plans)
+    write_json(model / "dataset.json", read_json(preprocessed / "dataset.json"))
+    os.environ |= {name: str(target / name) for name in ("nnUNet_raw", "nnUNet_preprocessed")}
+    new = target / "nnUNet_raw" / "Dataset803_Completed"
+    shutil.rmtree(new, ignore_errors=True)
+    print("\n".join(write_completed(raw, new, model, splits, 0.9, 1)))
+    again = target / "nnUNet_preprocessed" / new.name
+    write_json(again / "nnUNetPlans.json", {**plans, "dataset_name": new.name})
+    write_json(again / "dataset.json", read_json(new / "dataset.json"))
+    shutil.copy(preprocessed / "dataset_fingerprint.json", again)
+    preprocess([803], configurations=[CONFIGURATION], num_processes=[1])
+    return again
+
+
+def predict(trainer: Any, images: Iterable[Path], target: Path, probabilities: bool = False) -> None:
+    """nnU-Net's prediction, without mirroring, from the image to a segmentation on its grid, or to probabilities."""
     trainer.set_deep_supervision_enabled(False)
     predictor = nnUNetPredictor(0.75, True, False, device=torch.device("cpu"), allow_tqdm=False)
     weights, managers = [trainer.network.state_dict()], (trainer.plans_manager, trainer.configuration_manager)
     predictor.manual_initialization(trainer.network, *managers, weights, trainer.dataset_json, "", None)
     reader = trainer.plans_manager.image_reader_writer_class()
-    for path in sorted(images.glob("*_0000.nii.gz")):
+    for path in sorted(images):
         image, properties = reader.read_images([str(path)])
         case = path.name.removesuffix("_0000.nii.gz")
-        segmentation = predictor.predict_single_npy_array(image, properties)
-        reader.write_seg(segmentation, str(target / f"{case}.nii.gz"), properties)
+        if probabilities:
+            _, found = predictor.predict_single_npy_array(image, properties, save_or_return_probabilities=True)
+            np.savez_compressed(target / f"{case}.npz", probabilities=found)
+        else:
+            segmentation = predictor.predict_single_npy_array(image, properties)
+            reader.write_seg(segmentation, str(target / f"{case}.nii.gz"), properties)

@@ -12,9 +12,9 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import find_model, read_splits
-from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW, SPLITS
+from nnunet_labelset.nnunet.names import DATASET, PLANS, PREPROCESSED, RAW, SPLITS
 from nnunet_labelset.nnunet.raw import read_dataset
-from nnunet_labelset.nnunet.recommendation import next_commands
+from nnunet_labelset.nnunet.recommendation import next_commands_with_plans
 
 EPILOG = """Train every fold of the model with --npz before. Completed cases are copies for training; validation keeps
 the cases as people annotated them, in the same folds. A second round takes a model trained on the new data set."""
@@ -46,7 +46,10 @@ def run(args: argparse.Namespace) -> None:
     notes = write_completed(source, target, model, splits, args.threshold, args.np)
     written = read_json(target / DATASET)
     write_json(preprocessed / SPLITS, completed_splits(splits, written))
+    # the same plans: what differs is the annotation, and plans of one's own need no planner
+    write_json(preprocessed / f"{args.p}.json", {**read_json(model / PLANS), "dataset_name": target.name})
+    write_json(preprocessed / DATASET, written)
     print("\n".join(notes))
     number = len(originals(written))
-    print(f"{number} completed case(s) beside the annotated ones in {target}; folds in {preprocessed / SPLITS}")
-    print("\n".join(["next:", *next_commands(args.o, contract.leaf_names)]))
+    print(f"{number} completed case(s) beside the annotated ones in {target}; folds and plans in {preprocessed}")
+    print("\n".join(["next:", *next_commands_with_plans(args.o, args.p, args.c, args.tr)]))

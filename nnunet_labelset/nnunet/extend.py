@@ -23,9 +23,7 @@ from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import trained_folds
 from nnunet_labelset.nnunet.names import (
     DATASET,
-    EXTRACT_FINGERPRINT,
     PLANS,
-    PREPROCESS,
     PREPROCESSED,
     RAW,
     dataset_words,
@@ -33,7 +31,7 @@ from nnunet_labelset.nnunet.names import (
     model_words,
 )
 from nnunet_labelset.nnunet.raw import channel_names, raw_cases, read_dataset
-from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER, recommended_trainer
+from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER, next_commands_with_plans, recommended_trainer
 
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
 NEW_OUTPUTS = "new_names"  # those of them that the old model did not know
@@ -76,12 +74,12 @@ def extend(model: Path, dataset: str, plans_name: str | None = None, fold: str |
     write_json(target / f"{name}.json", moved)
     write_json(target / DATASET, dataset_json)
     number = words[0]  # nnU-Net's commands take no name here
+    commands = next_commands_with_plans(number, name, configuration, _trainer(contract, old, new))
     print(
-        f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:\n"
-        f"  {EXTRACT_FINGERPRINT} -d {number}\n"
-        f"  {PREPROCESS} -d {number} -plans_name {name} -c {configuration}\n"
-        f"  nnunet_labelset train {number} {configuration} 0 -tr {_trainer(contract, old, new)} -p {name} "
-        f"-pretrained_weights {start}"
+        "\n".join(
+            [f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:", *commands]
+        ),
+        f"-pretrained_weights {start}",
     )
 
 

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
-from nnunet_labelset.nnunet.names import DEFAULT_CONFIGURATION, PLAN_AND_PREPROCESS
+from nnunet_labelset.nnunet.names import (
+    BEFORE_CASCADE,
+    CASCADE,
+    DEFAULT_CONFIGURATION,
+    EXTRACT_FINGERPRINT,
+    PLAN_AND_PREPROCESS,
+    PREPROCESS,
+)
 
 NO_MIRRORING = "_NoMirroring"
 TEACHER_TRAINER = f"{DEFAULT_TRAINER}Teacher"
@@ -37,6 +44,16 @@ def next_commands(number: int | str, names: Sequence[str], preprocessed: bool = 
     preprocess = f"  {PLAN_AND_PREPROCESS} -d {number} --verify_dataset_integrity"
     train = f"  nnunet_labelset train {number} {DEFAULT_CONFIGURATION} 0 -tr {recommended_trainer(names)}"
     return [train] if preprocessed else [preprocess, train]
+
+
+def next_commands_with_plans(number: int, plans: str, configuration: str, trainer: str) -> list[str]:
+    """What to type after the plans of a model were given to a data set; the cascade reads what 3d_fullres makes."""
+    stages = f"{BEFORE_CASCADE} {DEFAULT_CONFIGURATION}" if configuration == CASCADE else configuration
+    return [
+        f"  {EXTRACT_FINGERPRINT} -d {number}",
+        f"  {PREPROCESS} -d {number} -plans_name {plans} -c {stages}",
+        f"  nnunet_labelset train {number} {stages.partition(' ')[0]} 0 -tr {trainer} -p {plans}",
+    ]
 
 
 def reasons(coverage: Mapping[str, int], cases: int, patch: Sequence[int], volume: Sequence[int]) -> list[str]:

@@ -57,6 +57,9 @@ def test_no_probability_at_all_in_the_set_decides_nothing() -> None:
     assert completed.completed == 0
 
 
+PLANS = {"image_reader_writer": "SimpleITKIO", "plans_name": "nnUNetPlans", "dataset_name": tiny.NAME}
+
+
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tiny data set, two folds, and a model whose validation left probabilities: right, but unsure of a slab."""
@@ -71,7 +74,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (nnunet.preprocessed / tiny.NAME / "splits_final.json").write_text(json.dumps(folds))
     model = nnunet.model_folder("nnUNetTrainerLeafDice")
     model.mkdir(parents=True)
-    (model / "plans.json").write_text(json.dumps({"image_reader_writer": "SimpleITKIO", "plans_name": "nnUNetPlans"}))
+    (model / "plans.json").write_text(json.dumps(PLANS))
     (model / "dataset.json").write_text((nnunet.raw / tiny.NAME / "dataset.json").read_text())
     for fold, split in enumerate(folds):
         (model / f"fold_{fold}" / "validation").mkdir(parents=True)
@@ -124,7 +127,12 @@ def test_a_data_set_is_completed(trained: Path, capsys: pytest.CaptureFixture) -
         check_split(dataset, split["train"], split["val"])
         assert all(case.endswith("__completed") for case in split["train"])
         assert set(split["val"]) <= set(tiny.CASES)
-    assert "open voxels completed" in capsys.readouterr().out
+    plans = json.loads((trained / "preprocessed" / "Dataset902_Sure" / "nnUNetPlans.json").read_text())
+    assert plans == {**PLANS, "dataset_name": "Dataset902_Sure"}
+    output = capsys.readouterr().out
+    assert "open voxels completed" in output
+    assert "nnUNetv2_preprocess -d 902 -plans_name nnUNetPlans -c 3d_fullres\n" in output
+    assert "nnunet_labelset train 902 3d_fullres 0 -tr nnUNetTrainerLeafDice -p nnUNetPlans\n" in output
     assert main(["coverage", "-d", "902"]) == 0
 
 
@@ -246,12 +254,16 @@ def test_other_verbs_do_not_take_copies_for_annotation(
 @pytest.mark.slow
 def test_a_cascade_trains_on_copies(trained: Path) -> None:
     """nnU-Net predicts for the next stage what a fold validates, and copies are never validated."""
-    assert main(COMMAND) == 0
     nnunet, trainer = tiny.NNUNet(trained), "nnUNetTrainerLabelSet_short"
-    nnunet.run("nnUNetv2_plan_and_preprocess", "-d", 902, "--no_pp", "-npfp", 1)
-    preprocessed = nnunet.preprocessed / "Dataset902_Sure"
-    tiny.shrink_plans(preprocessed / "nnUNetPlans.json")
-    nnunet.run("nnUNetv2_preprocess", "-d", 902, "-c", "3d_fullres", "3d_lowres", "-np", 1)
+    nnunet.run("nnUNetv2_plan_and_preprocess", "-d", 901, "--no_pp", "-npfp", 1)
+    plans = nnunet.preprocessed / tiny.NAME / "nnUNetPlans.json"
+    tiny.shrink_plans(plans)
+    shutil.copy(plans, trained / MODEL / "plans.json")
+    assert main(COMMAND) == 0
+    nnunet.run("nnUNetv2_extract_fingerprint", "-d", 902, "-np", 1)
+    nnunet.run(
+        "nnUNetv2_preprocess", "-d", 902, "-plans_name", "nnUNetPlans", "-c", "3d_lowres", "3d_fullres", "-np", 1
+    )
     words = ["-tr", trainer, "-device", "cpu"]
     for fold in (0, 1):  # the cascade of a fold trains on what the other one has validated
         nnunet.run("nnUNetv2_train", 902, "3d_lowres", fold, *words, nnUNet_n_proc_DA="0")

@@ -61,7 +61,8 @@ elif name == "nnunet_labelset" and words[0] == "splits":
 elif name == "nnunet_labelset" and words[0] == "complete":
     folder = f"Dataset{int(flag('-o')):03d}_{flag('-n')}"
     write(raw / folder / "dataset.json")
-    write(preprocessed / folder / "splits_final.json", (preprocessed / flag("-d") / "splits_final.json").read_text())
+    for file in ("splits_final.json", f"{flag('-p')}.json"):
+        write(preprocessed / folder / file, (preprocessed / flag("-d") / file).read_text())
 elif name == "nnunet_labelset" and words[0] == "evaluate":
     assert os.environ["nnUNet_extTrainer"].startswith("/the trainers"), os.environ["nnUNet_extTrainer"]
     write(Path(flag("-o")) / "metrics.json")

@@ -34,7 +34,8 @@ TRAINERS = ["nnUNetTrainer", "nnUNetTrainerLeafDice"]
 STAND_IN_FILE = Path(__file__).parents[1] / "helpers" / "stand_in.py"
 STAND_IN = f"#!{sys.executable} -S\n" + STAND_IN_FILE.read_text()
 COMMANDS = (
-    *("nnUNetv2_plan_and_preprocess", "nnUNetv2_train", "nnUNetv2_predict", "nnUNetv2_ensemble"),
+    *("nnUNetv2_plan_and_preprocess", "nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"),
+    *("nnUNetv2_train", "nnUNetv2_predict", "nnUNetv2_ensemble"),
     *("nnunet_labelset", "sbatch"),
 )
 
@@ -285,7 +286,8 @@ def test_rounds_on_what_the_networks_complete(study: Study) -> None:
     calls = study.calls()
     steps = [" ".join(call[:2]) if call[0] == "nnunet_labelset" else call[0] for call in calls]
     each = ["nnUNetv2_train"] * 2 + ["nnunet_labelset find_best_configuration", "nnunet_labelset evaluate"]
-    again = ["nnunet_labelset complete", "nnUNetv2_plan_and_preprocess", *each, *FINISH]
+    same_plans = ["nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"]
+    again = ["nnunet_labelset complete", *same_plans, *each, *FINISH]
     first = ["nnUNetv2_plan_and_preprocess", "nnunet_labelset splits", *each, "nnunet_labelset report"]
     assert steps == [*first, *again, *again]
     completions = [call for call in calls if call[1] == "complete"]
@@ -302,6 +304,24 @@ def test_rounds_on_what_the_networks_complete(study: Study) -> None:
     assert after.removeprefix(str(study.folder)) == "/completed/completed/evaluation/nnUNetTrainerLeafDice"
     study.bash()
     assert "nnUNetv2_train" not in study.names()
+
+
+@pytest.mark.parametrize(
+    ("where", "again"),
+    [
+        ("nnunet_labelset complete", ["nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"]),
+        ("nnUNetv2_preprocess -d 28", ["nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"]),
+        ("nnUNetv2_train Dataset028", []),
+    ],
+)
+def test_a_round_goes_on_where_it_was_interrupted(study: Study, where: str, again: list[str]) -> None:
+    assert study.write("--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28") == 0
+    study.bash(code=1, BREAK=where)
+    study.calls()
+    study.bash()
+    names = study.names()
+    assert [name for name in names if name in ("nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess")] == again
+    assert names.count("nnUNetv2_train") == 2
 
 
 def test_cross_validation_on_a_cluster(study: Study) -> None:

@@ -44,15 +44,21 @@ trained() {
 prepare() {
     local preprocessed="$nnUNet_preprocessed/$dataset" number word
     if [[ -n "$completes" && ! -f "$nnUNet_raw/$dataset/dataset.json" ]]; then
+        touch "$study/preparing"
         typed nnunet_labelset complete -d "$completes" -tr "${trainers[0]}" -c "${configurations[0]}" -p "$plans" \
             -o "$dataset_id" -n "${dataset#*_}"
     fi
     # What somebody else has planned and preprocessed is left alone; what this script began, it finishes.
     if [[ ! -f "$preprocessed/$plans.json" || -f "$study/preparing" ]]; then
-        [[ -n "$planner" ]] || fail "$preprocessed/$plans.json is missing: run nnUNetv2_plan_and_preprocess first"
-        touch "$study/preparing"
-        typed nnUNetv2_plan_and_preprocess -d "$dataset_id" -pl "$planner" -c "${preprocessed_configurations[@]}" \
-            --verify_dataset_integrity
+        if [[ -n "$completes" ]]; then # with the plans of the round before
+            typed nnUNetv2_extract_fingerprint -d "$dataset_id" --verify_dataset_integrity
+            typed nnUNetv2_preprocess -d "$dataset_id" -plans_name "$plans" -c "${preprocessed_configurations[@]}"
+        else
+            [[ -n "$planner" ]] || fail "$preprocessed/$plans.json is missing: run nnUNetv2_plan_and_preprocess first"
+            touch "$study/preparing"
+            typed nnUNetv2_plan_and_preprocess -d "$dataset_id" -pl "$planner" -c "${preprocessed_configurations[@]}" \
+                --verify_dataset_integrity
+        fi
         rm "$study/preparing"
     fi
     for word in "${configurations[@]}"; do
