@@ -50,9 +50,9 @@ METHODS = {
     "nnUNetTrainerLabelSetTeacher": Method(
         (RecommendedMixin, TeacherMixin, nnUNetTrainer), RunningLeafDiceCELoss, "leaf"
     ),
-    "nnUNetTrainerLabelSet, completed": Method(RECOMMENDED, RunningLeafDiceCELoss, "leaf", completed=True),
 }
-PARTS = {  # what the parts of the recommended trainer are worth, and their rivals
+PARTS = {  # what the parts of the recommended trainer are worth, what comes on top of it, and their rivals
+    "nnUNetTrainerLabelSet, completed": Method(RECOMMENDED, RunningLeafDiceCELoss, "leaf", completed=True),
     "LabelSet without tail": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0), "leaf"),
     "LabelSet, tail 0.03": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.03), "leaf"),
     "LabelSet, tail 0.01": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.01), "leaf"),

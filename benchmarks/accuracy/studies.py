@@ -136,3 +136,5 @@ STUDIES["hippocampus_complete"] = replace(STUDIES["hippocampus"], cases=partial(
 # Other test cases, on which nothing was chosen: cases that were for training before.
 STUDIES["hippocampus_swapped"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, swap=True))
 STUDIES["openkbp_swapped"] = replace(STUDIES["openkbp"], cases=partial(openkbp, swap=True))
+# Patches that show few organs at a time, as those of whole-body images.
+STUDIES["openkbp_patches"] = replace(STUDIES["openkbp"], patch=(16, 24, 24), features=(16, 32, 64))

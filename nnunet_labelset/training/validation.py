@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import distributed as dist
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.evaluation.counts import Counts, dice, label_set_counts
-from nnunet_labelset.io.files import link_file
+from nnunet_labelset.io.files import case_files, link_file
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.names import FILE_ENDING, NEXT_STAGE, REFERENCES, SUMMARY, VALIDATION
 from nnunet_labelset.nnunet.summary import label_set_summary
@@ -106,7 +107,7 @@ class ValidationMixin(Trainer):
         if self.local_rank != 0 or not path.is_file():  # some of nnU-Net's trainers validate nothing
             return
         path.unlink()  # nnU-Net's must not be taken for ours, should ours fail
-        self._show_originals_for_copies()
+        self._show_originals_for_copies(case_files(folder, self.dataset_json[FILE_ENDING]))
         summary = label_set_summary(
             join(self.preprocessed_dataset_folder_base, REFERENCES),
             folder,
@@ -121,13 +122,13 @@ class ValidationMixin(Trainer):
         self.logger.log_summary("final_val/foreground_dice", summary["foreground_mean"]["Dice"])
         self._log_summary(summary)
 
-    def _show_originals_for_copies(self) -> None:
+    def _show_originals_for_copies(self, validated: Container[str]) -> None:
         """A cascade trains on completed copies, which are never validated: it sees what was predicted for the case."""
         copies = {original: copy for copy, original in originals(self.dataset_json).items()}
         for stage in self.configuration_manager.next_stage_names or ():
             folder = Path(self.output_folder_base, NEXT_STAGE, stage)
-            for path in sorted(folder.iterdir()):
-                if path.stem in copies:
+            for path in sorted(folder.iterdir()):  # of all folds; the others look after their own
+                if path.stem in copies and path.stem in validated:
                     link_file(path.with_stem(copies[path.stem]), Path(path.name))
 
     def _log_summary(self, summary: dict) -> None:
