@@ -84,19 +84,17 @@ class Centres:
         return np.minimum(self.voxels[index], self.highest)
 
 
-class AllCentres:
-    """Every voxel around which a patch fits into the image, without storing them."""
+class AllVoxels:
+    """The locations `(0, *voxel)` of every voxel, without storing them."""
 
-    def __init__(self, shape: Sequence[int], patch: Sequence[int]) -> None:
-        width = [min(pair) for pair in zip(shape, patch, strict=True)]
-        self.lowest = np.array([0, *(w // 2 for w in width)])
-        self.shape = tuple(int(size - w + 1) for size, w in zip(shape, width, strict=True))
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(map(int, shape))
 
     def __len__(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return self.lowest + np.array([0, *np.unravel_index(index, self.shape)])
+        return np.array([0, *np.unravel_index(index, self.shape)])
 
 
 class SampledDataset:
@@ -134,7 +132,7 @@ class SampledDataset:
             locations = _known_foreground(locations, sets)
             locations = {key: Centres(voxels, shape, self.patch) for key, voxels in locations.items()}
         if self.ignore_key is not None and sets[-1] != self.contract.full_set:
-            locations[self.ignore_key] = AllCentres(shape, self.patch)
+            locations[self.ignore_key] = Centres(AllVoxels(shape), shape, self.patch)
         properties["class_locations"] = locations
         return data, seg, seg_prev, properties
 
