@@ -24,12 +24,12 @@ from nnunet_labelset.dataset_conversion.completions import Completion, check_lab
 from nnunet_labelset.dataset_conversion.storage import allocate
 from nnunet_labelset.dataset_conversion.target import COMPLETED_LABELS, COMPLETED_VOXELS, Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import new_file
+from nnunet_labelset.io.files import new_file, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values
 from nnunet_labelset.nnunet.models import reader_of
-from nnunet_labelset.nnunet.names import LISTED, NUM_TRAINING, TRAINED, VALIDATED
+from nnunet_labelset.nnunet.names import DATASET, LISTED, NUM_TRAINING, PLANS, SPLITS, TRAINED, VALIDATED
 from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
@@ -119,11 +119,25 @@ def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str,
 
 
 def write_completed(
-    source: Path, target: Path, model: Path, splits: Sequence[Mapping[str, Any]], threshold: float, processes: int
+    source: Path,
+    target: Path,
+    preprocessed: Path,
+    model: Path,
+    splits: Sequence[Mapping[str, Any]],
+    threshold: float,
+    processes: int,
 ) -> list[str]:
-    """Write the data set `target`, which lists the files of `source` in place; returns notes."""
+    """Write the data set `target`, which lists the files of `source` in place; returns notes.
+
+    Its folder `preprocessed` gets the same folds and the plans of the model, so that nothing but the annotation
+    differs, and plans of one's own need no planner.
+    """
     if target.exists():
-        raise LabelSetError(f"{target} exists: choose another id or name")
+        raise LabelSetError(f"{target} exists: remove it, or choose another id or name")
+    plans = read_json(model / PLANS)
+    small = {SPLITS, f"{plans['plans_name']}.json", DATASET}
+    if preprocessed.exists() and {path.name for path in preprocessed.iterdir()} - small:  # else of a run that was ended
+        raise LabelSetError(f"{preprocessed} exists: remove it, or choose another id or name")
     dataset_json, contract = read_dataset(source)
     check_labels(model, contract, source.name)
     items, without_fold = find_completions(source, dataset_json, contract, model, splits)
@@ -145,6 +159,10 @@ def write_completed(
         content = _dataset_json(dataset_json, contract, source, target, {item: results[item] for item in kept})
         content[COMPLETED] |= {"from": source.name, "model": model.name, "threshold": threshold}
         folders = (COMPLETED_LABELS, COMPLETED_VOXELS)
+        # first, so that a data set that is there can be trained on
+        write_json(preprocessed / SPLITS, completed_splits(splits, dataset_json, content))
+        write_json(preprocessed / f"{plans['plans_name']}.json", {**plans, "dataset_name": target.name})
+        write_json(preprocessed / DATASET, content)
         publish(new, [f"{name}/{item.case.name}{SUFFIX}{ending}" for item in kept for name in folders], content)
     notes = []
     for item in kept:
@@ -157,21 +175,22 @@ def write_completed(
     return notes
 
 
-def completed_splits(splits: Sequence[Mapping[str, Any]], dataset_json: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The same folds: training on completed copies where there are any, validation on what people annotated."""
-    copies = {original: case for case, original in originals(dataset_json).items()}
+def completed_splits(
+    splits: Sequence[Mapping[str, Any]], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """The same folds: training on completed copies where there are any, validation on what people annotated.
+
+    before, after: `dataset.json`; in a second round the splits name the copies of the first.
+    """
+    made_of = originals(before)
+    copies = {original: case for case, original in originals(after).items()}
     return [
         {
-            TRAINED: [copies.get(case, case) for case in _annotated(split[TRAINED])],
-            VALIDATED: _annotated(split[VALIDATED]),
+            TRAINED: [copies.get(made_of.get(case, case), made_of.get(case, case)) for case in split[TRAINED]],
+            VALIDATED: [made_of.get(case, case) for case in split[VALIDATED]],
         }
         for split in splits
     ]
-
-
-def _annotated(cases: Sequence[str]) -> list[str]:
-    """The cases themselves, also in a second round, where the splits name completed copies of the first."""
-    return [case.removesuffix(SUFFIX) for case in cases]
 
 
 def _dataset_json(

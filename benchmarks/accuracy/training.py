@@ -96,16 +96,14 @@ def completed(study: Study, folder: Path, preprocessed: Path, method: Method, ta
         trainer, validation = trained(study, preprocessed, method, fold), model / f"fold_{fold}" / "validation"
         validation.mkdir(parents=True, exist_ok=True)
         predict(trainer, [raw / "imagesTr" / f"{case}_0000.nii.gz" for case in split["val"]], validation, True)
-    plans = read_json(preprocessed / "nnUNetPlans.json")
-    write_json(model / "plans.json", plans)
-    write_json(model / "dataset.json", read_json(preprocessed / "dataset.json"))
+    shutil.copy(preprocessed / "nnUNetPlans.json", model / "plans.json")
+    shutil.copy(preprocessed / "dataset.json", model)
     os.environ |= {name: str(target / name) for name in ("nnUNet_raw", "nnUNet_preprocessed")}
     new = target / "nnUNet_raw" / "Dataset803_Completed"
-    shutil.rmtree(new, ignore_errors=True)
-    print("\n".join(write_completed(raw, new, model, splits, 0.9, 1)))
+    shutil.rmtree(new, ignore_errors=True)  # of a run that was ended
     again = target / "nnUNet_preprocessed" / new.name
-    write_json(again / "nnUNetPlans.json", {**plans, "dataset_name": new.name})
-    write_json(again / "dataset.json", read_json(new / "dataset.json"))
+    shutil.rmtree(again, ignore_errors=True)
+    print("\n".join(write_completed(raw, new, again, model, splits, 0.9, 1)))
     shutil.copy(preprocessed / "dataset_fingerprint.json", again)
     preprocess([803], configurations=[CONFIGURATION], num_processes=[1])
     return again

@@ -6,13 +6,13 @@ import argparse
 
 from nnunet_labelset.commands.options import add_model, add_processes
 from nnunet_labelset.contract.completed import originals
-from nnunet_labelset.dataset_conversion.complete import completed_splits, write_completed
+from nnunet_labelset.dataset_conversion.complete import write_completed
 from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_json
-from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet.folders import check_free, find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import find_model, read_splits
-from nnunet_labelset.nnunet.names import DATASET, PLANS, PREPROCESSED, RAW, SPLITS
+from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW
 from nnunet_labelset.nnunet.raw import read_dataset
 from nnunet_labelset.nnunet.recommendation import next_commands_with_plans
 
@@ -40,16 +40,12 @@ def run(args: argparse.Namespace) -> None:
     if contract.regions is not None:
         raise LabelSetError(f"{source.name} has regions: its models tell how likely a region is, not a single leaf")
     target = dataset_folder(nnunet_folder(RAW), args.o, args.n)
+    check_free(args.o, target.name)
     preprocessed = nnunet_folder(PREPROCESSED) / target.name
     model = find_model(source.resolve().name, args.tr, args.p, args.c)
     splits = read_splits(source.resolve().name)
-    notes = write_completed(source, target, model, splits, args.threshold, args.np)
-    written = read_json(target / DATASET)
-    write_json(preprocessed / SPLITS, completed_splits(splits, written))
-    # the same plans: what differs is the annotation, and plans of one's own need no planner
-    write_json(preprocessed / f"{args.p}.json", {**read_json(model / PLANS), "dataset_name": target.name})
-    write_json(preprocessed / DATASET, written)
+    notes = write_completed(source, target, preprocessed, model, splits, args.threshold, args.np)
     print("\n".join(notes))
-    number = len(originals(written))
+    number = len(originals(read_json(target / DATASET)))
     print(f"{number} completed case(s) beside the annotated ones in {target}; folds and plans in {preprocessed}")
     print("\n".join(["next:", *next_commands_with_plans(args.o, args.p, args.c, args.tr)]))

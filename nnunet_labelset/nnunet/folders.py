@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW, dataset_name
+from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW, VARIABLES, dataset_name
 
 
 def nnunet_folder(variable: str) -> Path:
@@ -36,6 +36,17 @@ def find_dataset(dataset: str | int, variable: str = RAW) -> Path:
     if len(found) > 1:
         raise LabelSetError(f"{root}: several data sets have id {dataset}: {', '.join(path.name for path in found)}")
     return found[0]
+
+
+def check_free(number: int, begun: str = "") -> None:
+    """Fail if a data set of this id has left something in one of nnU-Net's folders, which would be taken for new.
+
+    begun: name of a data set that may stand in the preprocessed folder, because a run that writes it was ended.
+    """
+    for variable in VARIABLES:
+        for taken in sorted(nnunet_folder(variable).glob(dataset_name(number, "*"))):
+            if variable != PREPROCESSED or taken.name != begun:
+                raise LabelSetError(f"{taken} exists: remove it, or choose another id than {number}")
 
 
 def preprocessed_copy(folder: Path) -> Path | None:

@@ -51,6 +51,11 @@ POSTPROCESSING = "postprocessing.pkl"
 NEXT_STAGE = "predicted_next_stage"  # what a cascade is shown of the stage before it, a folder for each configuration
 
 
+def data_of(configuration: str) -> tuple[str, ...]:
+    """What must be preprocessed for a configuration: 3d_lowres predicts for the grid of its cascade."""
+    return (BEFORE_CASCADE, DEFAULT_CONFIGURATION) if configuration in (BEFORE_CASCADE, CASCADE) else (configuration,)
+
+
 def dataset_name(number: int, name: str) -> str:
     return f"Dataset{number:03d}_{name}"
 

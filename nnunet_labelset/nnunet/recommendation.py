@@ -14,6 +14,7 @@ from nnunet_labelset.nnunet.names import (
     EXTRACT_FINGERPRINT,
     PLAN_AND_PREPROCESS,
     PREPROCESS,
+    data_of,
 )
 
 NO_MIRRORING = "_NoMirroring"
@@ -47,13 +48,17 @@ def next_commands(number: int | str, names: Sequence[str], preprocessed: bool = 
 
 
 def next_commands_with_plans(number: int, plans: str, configuration: str, trainer: str) -> list[str]:
-    """What to type after the plans of a model were given to a data set; the cascade reads what 3d_fullres makes."""
-    stages = f"{BEFORE_CASCADE} {DEFAULT_CONFIGURATION}" if configuration == CASCADE else configuration
-    return [
+    """What to type after the plans of a model were given to a data set."""
+    commands = [
         f"  {EXTRACT_FINGERPRINT} -d {number}",
-        f"  {PREPROCESS} -d {number} -plans_name {plans} -c {stages}",
-        f"  nnunet_labelset train {number} {stages.partition(' ')[0]} 0 -tr {trainer} -p {plans}",
+        f"  {PREPROCESS} -d {number} -plans_name {plans} -c {' '.join(data_of(configuration))}",
+        f"  nnunet_labelset train {number} {configuration} 0 -tr {trainer} -p {plans}",
     ]
+    if configuration == CASCADE:  # it trains on what all folds of the stage before it have predicted
+        commands.insert(
+            2, f"  nnunet_labelset train {number} {BEFORE_CASCADE} 0 -tr {trainer} -p {plans}  # every fold"
+        )
+    return commands
 
 
 def reasons(coverage: Mapping[str, int], cases: int, patch: Sequence[int], volume: Sequence[int]) -> list[str]:

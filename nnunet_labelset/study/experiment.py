@@ -19,7 +19,7 @@ from nnunet_labelset.io.files import case_files, check_name, write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import known_trainers
-from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.nnunet.folders import check_free, find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
 from nnunet_labelset.study.scripts import Setting, script
 
@@ -92,7 +92,7 @@ class Study:
         self._check_machine()
         self._check_models()
         self._check_excluded(folder, dataset_json)
-        self._check_rounds(raw)
+        self._check_rounds()
         images = (self.images or folder / names.IMAGES_TEST).resolve()
         references = (self.references or folder / names.LABELS_TEST).resolve()
         if not self.cv:
@@ -145,7 +145,7 @@ class Study:
         if "all" in self.folds:
             raise LabelSetError("--exclude with -f all: nnU-Net's fold all trains on every case; name other folds")
 
-    def _check_rounds(self, raw: Path) -> None:
+    def _check_rounds(self) -> None:
         if not self.complete:
             return
         if not self.cv or len(self.models) > 1 or len(set(self.complete)) < len(self.complete):
@@ -156,8 +156,7 @@ class Study:
         if self.excluded:
             raise LabelSetError("--complete with --exclude: what no network validates, none can complete")
         for number in self.complete:
-            if taken := sorted(raw.glob(names.dataset_name(number, "*"))):
-                raise LabelSetError(f"--complete {number}: {taken[0]} exists: give another id")
+            check_free(number)
 
     def _next_round(self, dataset: Any) -> Study:
         """The same study on the data set that this round's networks complete."""
@@ -178,8 +177,7 @@ class Study:
             "dataset": dataset,
             "dataset_id": int(dataset[7:10]),
             "configurations": [check_name(name, "configuration") for name in self.configurations],
-            # The cascade reads what 3d_fullres preprocesses.
-            "preprocessed_configurations": sorted({n.replace("_cascade", "") for n in self.configurations}),
+            "preprocessed_configurations": sorted({n for name in self.configurations for n in names.data_of(name)}),
             "plans": check_name(self.plans, "plans"),
             "planner": names.PLANNERS.get(self.plans, ""),
             "trainers": self.trainers,

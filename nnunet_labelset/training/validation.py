@@ -106,8 +106,8 @@ class ValidationMixin(Trainer):
         self._in_validation = False
         if self.local_rank != 0 or not path.is_file():  # some of nnU-Net's trainers validate nothing
             return
-        path.unlink()  # nnU-Net's must not be taken for ours, should ours fail
         self._show_originals_for_copies(case_files(folder, self.dataset_json[FILE_ENDING]))
+        path.unlink()  # nnU-Net's must not be taken for ours, should ours fail
         summary = label_set_summary(
             join(self.preprocessed_dataset_folder_base, REFERENCES),
             folder,

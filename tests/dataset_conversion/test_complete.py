@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract.completed import check_split, refuse_completed, whole_split
+from nnunet_labelset.dataset_conversion import complete
 from nnunet_labelset.dataset_conversion.complete import complete_values
 from nnunet_labelset.nnunet.raw import read_dataset
 from tests.helpers import tiny
@@ -185,6 +186,58 @@ def test_mistakes_are_one_line_and_leave_nothing(trained: Path, capsys: pytest.C
     assert f"labels of the model (core, dot) are not those of {tiny.NAME}" in fails()
 
 
+@pytest.mark.parametrize("taken", ["preprocessed/Dataset902_Other", "results/Dataset902_Sure"])
+def test_what_another_data_set_has_left_is_not_taken_for_new(trained: Path, taken: str, capsys: Any) -> None:
+    (trained / taken).mkdir(parents=True)
+    assert main(COMMAND) == 1
+    assert f"{trained / taken} exists: remove it, or choose another id than 902\n" in capsys.readouterr().err
+    assert not (trained / "raw" / "Dataset902_Sure").exists()
+
+
+def test_preprocessed_files_are_not_overwritten(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = trained / "preprocessed" / "Dataset902_Sure"
+    (folder / "nnUNetPlans_3d_fullres").mkdir(parents=True)
+    (folder / "splits_final.json").write_text("mine")
+    assert main(COMMAND) == 1
+    assert f"{folder} exists: remove it" in capsys.readouterr().err
+    assert (folder / "splits_final.json").read_text() == "mine"
+
+
+def test_a_run_that_ended_early_is_done_again(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds and plans come before the data set, so that one that is there can be trained on."""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    folder = trained / "preprocessed" / "Dataset902_Sure"
+    splits = json.loads((trained / "preprocessed" / tiny.NAME / "splits_final.json").read_text())
+    folders = [trained / "raw" / tiny.NAME, trained / "raw" / "Dataset902_Sure", folder, trained / MODEL]
+    publish = complete.publish
+    monkeypatch.setattr(complete, "publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        complete.write_completed(*folders, splits, 0.9, 1)
+    monkeypatch.setattr(complete, "publish", publish)
+    assert (folder / "splits_final.json").is_file()
+    assert not (trained / "raw" / "Dataset902_Sure").exists()
+    assert main(COMMAND) == 0
+    assert (trained / "raw" / "Dataset902_Sure" / "dataset.json").is_file()
+
+
+def test_only_copies_are_taken_for_copies() -> None:
+    """A case of the user's may be called like one."""
+    after = {"completed": {"cases": {"a__completed": {"of": "a"}}}}
+    splits = [{"train": ["a", "b__completed"], "val": ["b", "c"]}]
+    assert complete.completed_splits(splits, {}, after) == [
+        {"train": ["a__completed", "b__completed"], "val": ["b", "c"]}
+    ]
+
+
+def test_verify_knows_copies(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    assert main(COMMAND) == 0
+    main(["verify", "-d", "902", "-np", "1"])
+    assert "the same image" not in capsys.readouterr().out
+
+
 def test_a_case_in_no_validation_stays_as_annotated(trained: Path, capsys: pytest.CaptureFixture) -> None:
     file = trained / "preprocessed" / tiny.NAME / "splits_final.json"
     folds = json.loads(file.read_text())
@@ -218,6 +271,11 @@ def test_a_second_round_needs_folds_that_do_not_leak(trained: Path, capsys: pyte
     again = ["complete", "-d", "902", "-tr", "nnUNetTrainerLeafDice", "-o", "903", "-n", "Twice", "-np", "1"]
     shutil.copytree(trained / MODEL, trained / "results" / "Dataset902_Sure" / MODEL.name)
     assert main(again) == 0
+    splits = [
+        json.loads((trained / "preprocessed" / name / "splits_final.json").read_text())
+        for name in ("Dataset902_Sure", "Dataset903_Twice")
+    ]
+    assert splits[0] == splits[1]  # copies of the annotated cases again
     shutil.rmtree(trained / "raw" / "Dataset903_Twice")
     file = trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json"
     folds = json.loads(file.read_text())

@@ -28,6 +28,10 @@ if name == "nnUNetv2_plan_and_preprocess":
     (folder,) = raw.glob(f"Dataset{int(flag('-d')):03d}_*")
     planned = os.environ.get("PLANNED", "2d 3d_fullres 3d_lowres 3d_cascade_fullres").split()
     write(preprocessed / folder.name / "nnUNetPlans.json", json.dumps({key: {} for key in planned}, indent=4))
+elif name == "nnUNetv2_preprocess":
+    (folder,) = raw.glob(f"Dataset{int(flag('-d')):03d}_*")
+    if not broken:
+        write(preprocessed / folder.name / "gt_segmentations" / "a.nii.gz")
 elif name == "nnUNetv2_train":
     folder = results / words[0] / f"{flag('-tr')}__{flag('-p')}__{words[1]}" / f"fold_{words[2]}"
     write(folder / "gpu", os.environ.get("CUDA_VISIBLE_DEVICES", ""))

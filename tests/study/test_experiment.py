@@ -324,6 +324,16 @@ def test_a_round_goes_on_where_it_was_interrupted(study: Study, where: str, agai
     assert names.count("nnUNetv2_train") == 2
 
 
+def test_a_round_that_was_completed_by_hand_is_preprocessed(study: Study) -> None:
+    assert study.write("--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28", "-c", "3d_lowres") == 0
+    study.bash(code=1, BREAK="nnUNetv2_extract_fingerprint")
+    (study.folder / "completed" / "preparing").unlink()
+    study.calls()
+    study.bash()
+    (call,) = [call for call in study.calls() if call[0] == "nnUNetv2_preprocess"]
+    assert call[call.index("-c") + 1 :] == ["3d_fullres", "3d_lowres"]  # whose grid nnU-Net's validation looks for
+
+
 def test_cross_validation_on_a_cluster(study: Study) -> None:
     assert study.write("--cv", "2", "-c", "3d_lowres", "3d_cascade_fullres") == 0
     study.bash(script="submit_slurm.sh")
@@ -451,7 +461,10 @@ def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
         (["--exclude", "t1", "-f", "all"], "trains on every case"),
         (["--complete", "28"], "--complete needs --cv"),
         (["--cv", "2", "--complete", "28"], "one trainer"),  # two by default here
-        (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "27"], "Dataset027_Brain exists"),
+        (
+            ["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "27"],
+            "Dataset027_Brain exists: remove it, or choose another id than 27",
+        ),
         (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "28", "28"], "an id for every round"),
         (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "28", "--exclude", "t1"], "none can complete"),
         (["--cv", "2", "--complete", "0"], "1 to 999"),

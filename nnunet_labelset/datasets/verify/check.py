@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.datasets.verify.annotations import check_annotations
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_case
 from nnunet_labelset.datasets.verify.findings import Finding, Findings
@@ -63,7 +64,7 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[Finding], list[Findin
                 f"case '{case.name}' has {fact.channels} channel(s), but channel_names in dataset.json lists "
                 f"{channels}: add or remove files {case.name}_XXXX, or correct channel_names",
             )
-    _check_duplicates(facts, found)
+    _check_duplicates(facts, _copies(dataset_json, found), found)
     if contract is not None:
         check_annotations(contract, dataset_json, facts, found)
     _check_preprocessed(folder, dataset_json, found)
@@ -135,10 +136,19 @@ def _check_names(
         found.warning(DATASET, f"protocol '{name}' is used by no case: remove it, or give it its cases")
 
 
-def _check_duplicates(facts: Mapping[RawCase, CaseFacts], found: Findings) -> None:
+def _copies(dataset_json: Mapping[str, Any], found: Findings) -> Container[str]:
+    """Cases that `complete` made, which have the image of another one on purpose."""
+    try:
+        return originals(dataset_json)
+    except LabelSetError as error:
+        found.error(DATASET, str(error))
+        return ()
+
+
+def _check_duplicates(facts: Mapping[RawCase, CaseFacts], copies_of_others: Container[str], found: Findings) -> None:
     same: defaultdict[str, list[RawCase]] = defaultdict(list)
     for case, fact in facts.items():
-        if fact.image_hash:
+        if fact.image_hash and case.name not in copies_of_others:
             same[fact.image_hash].append(case)
     for copies in same.values():
         names = sorted({case.name for case in copies})

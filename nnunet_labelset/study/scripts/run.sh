@@ -44,13 +44,14 @@ trained() {
 prepare() {
     local preprocessed="$nnUNet_preprocessed/$dataset" number word
     if [[ -n "$completes" && ! -f "$nnUNet_raw/$dataset/dataset.json" ]]; then
-        touch "$study/preparing"
         typed nnunet_labelset complete -d "$completes" -tr "${trainers[0]}" -c "${configurations[0]}" -p "$plans" \
             -o "$dataset_id" -n "${dataset#*_}"
     fi
     # What somebody else has planned and preprocessed is left alone; what this script began, it finishes.
-    if [[ ! -f "$preprocessed/$plans.json" || -f "$study/preparing" ]]; then
+    if [[ ! -f "$preprocessed/$plans.json" || -f "$study/preparing" ||
+        -n "$completes" && ! -d "$preprocessed/$preprocessed_references" ]]; then
         if [[ -n "$completes" ]]; then # with the plans of the round before
+            touch "$study/preparing"
             typed nnUNetv2_extract_fingerprint -d "$dataset_id" --verify_dataset_integrity
             typed nnUNetv2_preprocess -d "$dataset_id" -plans_name "$plans" -c "${preprocessed_configurations[@]}"
         else
