@@ -84,17 +84,27 @@ class Centres:
         return np.minimum(self.voxels[index], self.highest)
 
 
-class AllVoxels:
-    """The locations `(0, *voxel)` of every voxel, without storing them."""
+class AllCentres:
+    """Centres of all patches that fit into the image, those at its borders more than once.
 
-    def __init__(self, shape: Sequence[int]) -> None:
-        self.shape = tuple(map(int, shape))
+    A patch is moved along every axis evenly, a quarter of its width beyond each border, and then back into the image.
+    Else a patch that is not much smaller than the image would hardly ever show a corner, and structures are invented
+    there; centred on every voxel, it would show little else than borders.
+    """
+
+    def __init__(self, shape: Sequence[int], patch: Sequence[int]) -> None:
+        width = np.minimum(shape, patch)
+        self.lowest = width // 2
+        self.free = np.array(shape) - width
+        self.beyond = np.where(self.free > 0, width // 4, 0)
+        self.places = tuple(map(int, self.free + 2 * self.beyond + 1))
 
     def __len__(self) -> int:
-        return math.prod(self.shape)
+        return math.prod(self.places)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return np.array([0, *np.unravel_index(index, self.shape)])
+        place = np.array(np.unravel_index(index, self.places)) - self.beyond
+        return np.array([0, *(self.lowest + np.clip(place, 0, self.free))])
 
 
 class SampledDataset:
@@ -132,7 +142,7 @@ class SampledDataset:
             locations = _known_foreground(locations, sets)
             locations = {key: Centres(voxels, shape, self.patch) for key, voxels in locations.items()}
         if self.ignore_key is not None and sets[-1] != self.contract.full_set:
-            locations[self.ignore_key] = Centres(AllVoxels(shape), shape, self.patch)
+            locations[self.ignore_key] = AllCentres(shape, self.patch)
         properties["class_locations"] = locations
         return data, seg, seg_prev, properties
 

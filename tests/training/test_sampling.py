@@ -13,7 +13,7 @@ from nnunetv2.training.dataloading.data_loader import nnUNetDataLoader
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.training.sampling import AllVoxels, Centres, SampledDataset, probabilities, repeated
+from nnunet_labelset.training.sampling import AllCentres, Centres, SampledDataset, probabilities, repeated
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
 from tests.training.test_trainer import TRAINERS, all_full
@@ -143,32 +143,36 @@ def test_patches_end_inside_the_image(size: int, width: int, more: int, voxel: i
     free = size - min(size, width)
     slack = (more + 1) // 2 if width <= size else (width + more - size + 1) // 2
     place = [[0, voxel % size, voxel % size, 0]]
-    for voxels in (place, AllVoxels((size,) * 3)):
-        locations = Centres(voxels, (size,) * 3, (width,) * 3)
+    for locations in (Centres(place, (size,) * 3, (width,) * 3), AllCentres((size,) * 3, (width,) * 3)):
         lower, upper = loader.get_bbox((size,) * 3, True, {1: locations})
         for low, high in zip(lower, upper, strict=True):
             assert -slack <= low <= high - (width + more) + free
             assert low <= free - (more // 2 if width <= size else (width + more - size) // 2)
 
 
-def test_every_voxel_is_the_centre_of_a_random_patch_moved_into_the_image() -> None:
-    """Uniform over what fits, a patch nearly as large as the image would hardly ever show a corner."""
-    every = AllVoxels((7, 5, 3))
-    assert {tuple(every[i]) for i in range(len(every))} == {(0, *voxel) for voxel in np.ndindex(7, 5, 3)}
-    centres = Centres(every, (7, 5, 3), (4, 5, 8))
+def test_random_patches_show_the_borders() -> None:
+    """Uniform over what fits, a patch that is not much smaller than the image would hardly ever show a corner."""
+    centres = AllCentres((10, 8, 3), (4, 4, 4))
     found = np.array([centres[i] for i in range(len(centres))])
-    assert np.bincount(found[:, 1]).tolist() == [15, 15, 15, 15, 15, 30]  # nnU-Net moves the lowest two
+    assert set(found[:, 0]) == {0}
+    assert (np.bincount(found[:, 1]) * 9 / len(found)).tolist() == [0, 0, 2, 1, 1, 1, 1, 1, 2]
+    assert (np.bincount(found[:, 2]) * 7 / len(found)).tolist() == [0, 0, 2, 1, 1, 1, 2]
+    assert set(found[:, 3]) == {1}  # where the patch is larger there is one place
+
+
+def test_random_patches_of_a_slice_show_every_slice() -> None:
+    centres = AllCentres((5, 6, 6), (1, 4, 4))
+    assert np.bincount([centres[i][1] for i in range(len(centres))]).tolist() == [len(centres) // 5] * 5
 
 
 def test_random_patches_of_a_partial_case_show_its_corners() -> None:
     known = contract({"a": "no_core"})
     key = (-1, 0, 1, 2, 3)
-    seg = np.full((8, 8, 8), 4)
-    dataset = SampledDataset(OneCase("a", seg), known, key, (6, 6, 6), True)
+    dataset = SampledDataset(OneCase("a", np.full((8, 8, 8), 4)), known, key, (4, 4, 4), True)
     locations = dataset.load_case("a")[3]["class_locations"][key]
-    lower = np.maximum(np.array([locations[i] for i in range(len(locations))])[:, 1:] - 3, 0)
-    assert (lower == 0).all(1).mean() == (4 / 8) ** 3  # not 1 / 27, as if all places were alike
-    assert (lower == 2).all(1).mean() == (3 / 8) ** 3
+    lower = np.array([locations[i] for i in range(len(locations))])[:, 1:] - 2
+    for corner in np.ndindex(2, 2, 2):
+        assert (lower == 4 * np.array(corner)).all(1).sum() == 2**3  # of 7**3, and not 1 of 5**3
 
 
 def test_two_dimensions_keep_every_slice() -> None:
