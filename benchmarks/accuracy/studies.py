@@ -133,7 +133,7 @@ STUDIES = {
 }
 # What all annotations together would give.
 STUDIES["hippocampus_complete"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, complete=True))
-# Other test cases, on which nothing was chosen: cases that were for training before.
+# Other test cases: cases that were for training before.
 STUDIES["hippocampus_swapped"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, swap=True))
 STUDIES["openkbp_swapped"] = replace(STUDIES["openkbp"], cases=partial(openkbp, swap=True))
 # Patches that show few organs at a time, as those of whole-body images.
