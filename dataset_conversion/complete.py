@@ -29,7 +29,7 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values
 from nnunet_labelset.nnunet.models import reader_of
-from nnunet_labelset.nnunet.names import DATASET, LISTED, NUM_TRAINING, PLANS, SPLITS, TRAINED, VALIDATED
+from nnunet_labelset.nnunet.names import DATASET, LISTED, NUM_TRAINING, PLANS, SPLITS, TRAINED
 from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
@@ -136,7 +136,8 @@ def write_completed(
         raise LabelSetError(f"{target} exists: remove it, or choose another id or name")
     plans = read_json(model / PLANS)
     small = {SPLITS, f"{plans['plans_name']}.json", DATASET}
-    if preprocessed.exists() and {path.name for path in preprocessed.iterdir()} - small:  # else of a run that was ended
+    left = {path.name for path in preprocessed.iterdir()} if preprocessed.is_dir() else set()
+    if left - small or preprocessed.is_file():  # the small ones are those of a run that was ended
         raise LabelSetError(f"{preprocessed} exists: remove it, or choose another id or name")
     dataset_json, contract = read_dataset(source)
     check_labels(model, contract, source.name)
@@ -184,13 +185,10 @@ def completed_splits(
     """
     made_of = originals(before)
     copies = {original: case for case, original in originals(after).items()}
-    return [
-        {
-            TRAINED: [copies.get(made_of.get(case, case), made_of.get(case, case)) for case in split[TRAINED]],
-            VALIDATED: [made_of.get(case, case) for case in split[VALIDATED]],
-        }
-        for split in splits
+    annotated = [
+        {part: [made_of.get(case, case) for case in cases] for part, cases in split.items()} for split in splits
     ]
+    return [{**split, TRAINED: [copies.get(case, case) for case in split[TRAINED]]} for split in annotated]
 
 
 def _dataset_json(

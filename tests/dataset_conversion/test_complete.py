@@ -201,6 +201,11 @@ def test_preprocessed_files_are_not_overwritten(trained: Path, capsys: pytest.Ca
     assert main(COMMAND) == 1
     assert f"{folder} exists: remove it" in capsys.readouterr().err
     assert (folder / "splits_final.json").read_text() == "mine"
+    shutil.rmtree(folder)
+    folder.write_text("mine")
+    assert main(COMMAND) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert folder.read_text() == "mine"
 
 
 def test_a_run_that_ended_early_is_done_again(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
