@@ -1,14 +1,21 @@
-"""Package layout: the outer folders `trainers` and `dataset_conversion` are installed inside `nnunet_labelset`."""
+"""Package layout: the outer folders `trainers` and `dataset_conversion` are installed inside
+`nnunet_labelset`.
+"""
 
 from setuptools import find_packages, setup
 
 OUTER = ("trainers", "dataset_conversion")
+# Links of these names inside the package are for editors; an install does not need them.
+LINKS = [
+    pattern
+    for name in OUTER
+    for pattern in (f"nnunet_labelset.{name}", f"nnunet_labelset.{name}.*")
+]
+INNER = find_packages(include=["nnunet_labelset", "nnunet_labelset.*"], exclude=LINKS)
+MOVED = find_packages(include=[pattern for name in OUTER for pattern in (name, f"{name}.*")])
 
 setup(
-    packages=[
-        *find_packages(include=["nnunet_labelset", "nnunet_labelset.*"]),
-        *(f"nnunet_labelset.{name}" for name in find_packages(include=[*OUTER, *(f"{name}.*" for name in OUTER)])),
-    ],
+    packages=[*INNER, *(f"nnunet_labelset.{name}" for name in MOVED)],
     package_dir={
         "nnunet_labelset": "nnunet_labelset",
         **{f"nnunet_labelset.{name}": name for name in OUTER},

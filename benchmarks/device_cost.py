@@ -1,15 +1,19 @@
-"""What a loss costs on a GPU: launches and bytes, counted without one; with --gpu, time and memory, measured on one.
+"""What a loss costs on a GPU: launches and bytes, counted without one; with --gpu, time and memory,
+measured on one.
 
-    python benchmarks/device_cost.py                  # counts, and times estimated from them (roofline of an A100)
-    python benchmarks/device_cost.py --compile        # registers and spills of the Triton kernels, from the compiler
-    python benchmarks/device_cost.py --gpu            # nothing estimated: times, peak memory and agreement on this GPU
+    python benchmarks/device_cost.py                  # counts, and times estimated from them
+    (roofline of an A100) python benchmarks/device_cost.py --compile        # registers and spills
+    of the Triton kernels, from the compiler python benchmarks/device_cost.py --gpu            #
+    nothing estimated: times, peak memory and agreement on this GPU
 
-Counted: every ATen operator, forward and backward over all scales of deep supervision, that is no view and no mere
-allocation, run on PyTorch's meta device, as one launch; the bytes of the tensors that it reads and writes (an expanded
-tensor once); and every Triton kernel with the tensors that it is given, each of which it touches once. Some operators
-launch more than one kernel; the reductions of nnU-Net and of ours alike. Estimated: for every launch the longer of its
-launch time and its bytes over the bandwidth. nnU-Net's question whether any voxel is annotated makes the host wait for
-the device, which is not in the estimate.
+Counted: every ATen operator, forward and backward over all scales of deep supervision, that is no
+    view and no mere
+allocation, run on PyTorch's meta device, as one launch; the bytes of the tensors that it reads and
+writes (an expanded tensor once); and every Triton kernel with the tensors that it is given, each of
+which it touches once. Some operators launch more than one kernel; the reductions of nnU-Net and of
+ours alike. Estimated: for every launch the longer of its launch time and its bytes over the
+bandwidth. nnU-Net's question whether any voxel is annotated makes the host wait for the device,
+which is not in the estimate.
 """
 
 from __future__ import annotations
@@ -44,13 +48,23 @@ WORKLOADS = {  # batch, leaves, shape, scales
     "2D, 49x9x256^2, 6 scales": (49, 9, (256, 256), 6),
     "2x117x64^3, 5 scales": (2, 117, (64, 64, 64), 5),
 }
-NO_LAUNCH = {"detach", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "scalar_tensor"}
+NO_LAUNCH = {
+    "detach",
+    "empty",
+    "empty_like",
+    "new_empty",
+    "empty_strided",
+    "new_empty_strided",
+    "scalar_tensor",
+}
 CHOSEN = ("LeafDiceLoss", "LeafDiceCELoss", "MarginalDiceCELoss")
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Count(TorchDispatchMode):
-    """Launches, and the bytes of each; and all bytes that are allocated, as if nothing were ever freed."""
+    """Launches, and the bytes of each; and all bytes that are allocated, as if nothing were ever
+    freed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +117,9 @@ def nnunet(leaves: int) -> Loss:
 
 def ours(name: str, leaves: int, sets: int) -> Loss:
     supersets = make_supersets(leaves, sets)
-    return getattr(losses, name)(LabelSets.from_superset_map(leaves, dict(enumerate(supersets, leaves))))
+    return getattr(losses, name)(
+        LabelSets.from_superset_map(leaves, dict(enumerate(supersets, leaves)))
+    )
 
 
 def scales_of(
@@ -128,10 +144,14 @@ def step(loss: Loss, pairs: list[tuple[Tensor, Tensor]]) -> None:
     torch.autograd.grad(total, [logits for logits, _ in pairs])
 
 
-def counted(loss: Loss, workload: tuple, dtype: torch.dtype, triton: bool | None, target_dtype: torch.dtype) -> Count:
+def counted(
+    loss: Loss, workload: tuple, dtype: torch.dtype, triton: bool | None, target_dtype: torch.dtype
+) -> Count:
     pairs = scales_of(workload, "meta", dtype, target_dtype)
     count = Count()
-    asked = mock.patch.object(torch.Tensor, "__bool__", return_value=True)  # "is any voxel annotated?": yes
+    asked = mock.patch.object(
+        torch.Tensor, "__bool__", return_value=True
+    )  # "is any voxel annotated?": yes
     if triton is None:
         with asked, count:
             step(loss, pairs)
@@ -154,7 +174,9 @@ def limit(workload: tuple, dtype: torch.dtype, target_dtype: torch.dtype) -> int
 
 def print_counts(args: argparse.Namespace) -> None:
     dtype = getattr(torch, args.dtype)
-    print(f"{args.dtype} logits, counted; ms estimated at {args.bandwidth} GB/s and {args.launch} us a launch\n")
+    print(
+        f"{args.dtype} logits, counted; ms estimated at {args.bandwidth} GB/s and {args.launch} us a launch\n"
+    )
     for title, workload in WORKLOADS.items():
         base = counted(nnunet(workload[1]), workload, dtype, None, torch.float32)
         least = limit(workload, dtype, torch.int16)
@@ -165,7 +187,9 @@ def print_counts(args: argparse.Namespace) -> None:
         for name in CHOSEN:
             for triton in (False, True):
                 loss = ours(name, workload[1], args.label_sets)
-                rows[f"{name}, {'Triton' if triton else 'torch'}"] = counted(loss, workload, dtype, triton, torch.int16)
+                rows[f"{name}, {'Triton' if triton else 'torch'}"] = counted(
+                    loss, workload, dtype, triton, torch.int16
+                )
         for name, count in rows.items():
             size, number = sum(count.launches), len(count.launches)
             time_ms = 1e3 * count.seconds(args.bandwidth * 1e9, args.launch * 1e-6)
@@ -174,17 +198,23 @@ def print_counts(args: argparse.Namespace) -> None:
                 f"{size / sum(base.launches):.2f} | {size / least:.2f} | {time_ms:.2f} |"
             )
         print()
-    print("| leaves (2 x leaves x 64^3, LeafDiceCELoss) | label-sets | torch: launches, GB | Triton: launches, GB |")
+    print(
+        "| leaves (2 x leaves x 64^3, LeafDiceCELoss) | label-sets | torch: launches, GB | Triton: launches, GB |"
+    )
     print("|---|---|---|---|")
     for leaves in (9, 33, 117):
         for sets in (1, 10, 100):
             loss = ours("LeafDiceCELoss", leaves, sets)
             cells = []
             for triton in (False, True):
-                found = counted(loss, (2, leaves, (64, 64, 64), 5), dtype, triton, torch.int16).launches
+                found = counted(
+                    loss, (2, leaves, (64, 64, 64), 5), dtype, triton, torch.int16
+                ).launches
                 cells.append(f"{len(found)}, {sum(found) / 1e9:.3f}")
             print(f"| {leaves} | {sets} | {cells[0]} | {cells[1]} |")
-    print("\npeak memory beyond logits and gradient, in sizes of the logits; 2x9x96^3, the torch road run on the CPU")
+    print(
+        "\npeak memory beyond logits and gradient, in sizes of the logits; 2x9x96^3, the torch road run on the CPU"
+    )
     for name in CHOSEN:
         pairs = scales_of((2, 9, (96, 96, 96), 1), "cpu", dtype, torch.int16)
         with road(False), mock.patch.object(engine, "_on_cpu", return_value=False):
@@ -194,24 +224,32 @@ def print_counts(args: argparse.Namespace) -> None:
     for title, workload in WORKLOADS.items():
         size = sum(logits.nbytes for logits, _ in scales_of(workload, "meta", dtype, torch.int16))
         for name in CHOSEN:
-            count = counted(ours(name, workload[1], args.label_sets), workload, dtype, True, torch.int16)
+            count = counted(
+                ours(name, workload[1], args.label_sets), workload, dtype, True, torch.int16
+            )
             print(f"  {title}, {name}: {count.allocated / size - 1:.4f}")
 
 
 def print_measured(args: argparse.Namespace) -> None:
-    print(f"measured on {torch.cuda.get_device_name()}, torch {torch.__version__}, {args.dtype} logits\n")
+    print(
+        f"measured on {torch.cuda.get_device_name()}, torch {torch.__version__}, {args.dtype} logits\n"
+    )
     print(
         "| workload | loss | ms (median of 20) | peak memory / logits | loss value | largest difference of gradients |"
     )
     print("|---|---|---|---|---|---|")
     for title, workload in WORKLOADS.items():
-        pairs = scales_of(workload, "cuda", getattr(torch, args.dtype), torch.int16, args.label_sets)
+        pairs = scales_of(
+            workload, "cuda", getattr(torch, args.dtype), torch.int16, args.label_sets
+        )
         size = sum(logits.nbytes for logits, _ in pairs)
         plain = [(logits, target.clamp_max(workload[1]).float()) for logits, target in pairs]
         candidates: list[tuple] = [("nnU-Net Dice + CE", nnunet(workload[1]), plain, None)]
         for name in CHOSEN:
             loss = ours(name, workload[1], args.label_sets)
-            candidates += [(f"{name}, {'Triton' if t else 'torch'}", loss, pairs, t) for t in (False, True)]
+            candidates += [
+                (f"{name}, {'Triton' if t else 'torch'}", loss, pairs, t) for t in (False, True)
+            ]
         reference: list[Tensor] = []
         for name, loss, inputs, triton in candidates:
             with road(bool(triton)):
@@ -227,14 +265,24 @@ def print_measured(args: argparse.Namespace) -> None:
                 gradient = torch.autograd.grad(value, inputs[0][0])[0].float()
             if triton and fused._broken:
                 name += " (kernels failed: torch)"
-            difference = "" if not triton else f"{(gradient - reference[-1]).abs().max() / gradient.abs().max():.1e}"
+            difference = (
+                ""
+                if not triton
+                else f"{(gradient - reference[-1]).abs().max() / gradient.abs().max():.1e}"
+            )
             reference.append(gradient)
             median = 1e3 * sorted(times[5:])[10]
-            print(f"| {title} | {name} | {median:.2f} | {peak:.2f} | {float(value):.6f} | {difference} |")
+            print(
+                f"| {title} | {name} | {median:.2f} | {peak:.2f} | {float(value):.6f} | {difference} |"
+            )
 
 
-def compiled(capability: int, leaves: int, name: str, dtype: str, sets: int = 1) -> dict[str, dict[str, int]]:
-    """Compile the kernels of a loss for a GPU that need not be there: size, registers and spilled bytes of each."""
+def compiled(
+    capability: int, leaves: int, name: str, dtype: str, sets: int = 1
+) -> dict[str, dict[str, int]]:
+    """Compile the kernels of a loss for a GPU that need not be there: size, registers and spilled
+    bytes of each.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -242,7 +290,13 @@ def compiled(capability: int, leaves: int, name: str, dtype: str, sets: int = 1)
     from nnunet_labelset.losses.engine import kernels
 
     found: dict[str, dict[str, int]] = {}
-    pointers = {"logits": f"*{dtype}", "gradient": f"*{dtype}", "target": "*i16", "outside": "*i1", "fine": "*i1"}
+    pointers = {
+        "logits": f"*{dtype}",
+        "gradient": f"*{dtype}",
+        "target": "*i16",
+        "outside": "*i1",
+        "fine": "*i1",
+    }
 
     def compile_it(kernel: str, grid: tuple, *arguments: object, **constants: object) -> None:
         function = getattr(kernels, kernel)
@@ -258,25 +312,35 @@ def compiled(capability: int, leaves: int, name: str, dtype: str, sets: int = 1)
                 signature[parameter] = "i32"
         signature |= dict.fromkeys(constants, "constexpr")
         source = ASTSource(function, {n: signature[n] for n in function.arg_names}, fixed)
-        binary = triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": fused.WARPS}).asm["cubin"]
+        binary = triton.compile(
+            source, GPUTarget("cuda", capability, 32), {"num_warps": fused.WARPS}
+        ).asm["cubin"]
         found[kernel] = {"bytes": len(binary), **resources(binary)}
 
     loss = ours(name, leaves, sets)
     pairs = scales_of((2, leaves, (32, 32, 32), 1), "meta", torch.float32, torch.int16)
-    with road(True, Count()), mock.patch.object(fused, "_launch", compile_it), mock.patch.object(engine, "require"):
+    with (
+        road(True, Count()),
+        mock.patch.object(fused, "_launch", compile_it),
+        mock.patch.object(engine, "require"),
+    ):
         step(loss, pairs)
     return found
 
 
 def resources(binary: bytes) -> dict[str, int]:
-    """Registers of a thread, and bytes that do not fit them, as the compiler's own tool reads them from a cubin."""
+    """Registers of a thread, and bytes that do not fit them, as the compiler's own tool reads them
+    from a cubin.
+    """
     import triton
 
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            [tool, "-res-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
     registers, stack = re.search(r"REG:(\d+)", text), re.search(r"STACK:(\d+)", text)
     if not registers or not stack:
         raise SystemExit(f"cannot read {text!r}")
@@ -299,17 +363,29 @@ def print_compiled() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gpu", action="store_true", help="measure on the GPU of this machine")
-    parser.add_argument("--compile", action="store_true", help="compile the Triton kernels for sm_75, 80 and 90")
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the Triton kernels for sm_75, 80 and 90"
+    )
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
     parser.add_argument(
-        "--label-sets", type=int, default=1, help="number of larger label-sets (default: 1, full ignore)"
+        "--label-sets",
+        type=int,
+        default=1,
+        help="number of larger label-sets (default: 1, full ignore)",
     )
     parser.add_argument(
-        "--bandwidth", type=float, default=1555, help="peak bandwidth in GB/s (default: 1555, A100 40 GB)"
+        "--bandwidth",
+        type=float,
+        default=1555,
+        help="peak bandwidth in GB/s (default: 1555, A100 40 GB)",
     )
-    parser.add_argument("--launch", type=float, default=4, help="microseconds of a launch (default: 4)")
+    parser.add_argument(
+        "--launch", type=float, default=4, help="microseconds of a launch (default: 4)"
+    )
     args = parser.parse_args()
     if args.compile:
         print_compiled()

@@ -1,10 +1,11 @@
-"""A model of six organs learns the larynx from cases in which only the larynx is drawn. What does it forget?
+"""A model of six organs learns the larynx from cases in which only the larynx is drawn. What does
+it forget?
 
     python -m benchmarks.extend --data openkbp/ -o results/
 
-The old model learns six organs of OpenKBP (5 mm, a network that a CPU trains in minutes) from the cases without
-larynx. The cases with one show nothing but it. Each way begins with `nnunet_labelset extend` and is scored on the
-complete cases that nobody has seen:
+The old model learns six organs of OpenKBP (5 mm, a network that a CPU trains in minutes) from the
+cases without larynx. The cases with one show nothing but it. Each way begins with `nnunet_labelset
+extend` and is scored on the complete cases that nobody has seen:
 
 - label-sets: elsewhere such a case says {background and the six};
 - label-sets, teacher: the old model says which of these;
@@ -46,7 +47,9 @@ FEATURES = (8, 16, 32, 48)
 
 
 def old_labels(case: Case) -> tuple[np.ndarray, tuple[str, ...]]:
-    """The six organs, which do not know that there is a larynx, and what an unannotated voxel may be."""
+    """The six organs, which do not know that there is a larynx, and what an unannotated voxel may
+    be.
+    """
     uncertain = tuple(leaf for leaf in case.uncertain if leaf != NEW)
     unknown = len(SIX) + 1 if len(uncertain) > 1 else 0
     table = [0, *(SIX.index(organ) + 1 if organ in SIX else 0 for organ in ORGANS), unknown]
@@ -54,9 +57,13 @@ def old_labels(case: Case) -> tuple[np.ndarray, tuple[str, ...]]:
 
 
 def write_raw(raw: Path, data: Path) -> None:
-    """Three data sets of the same cases: a case with larynx teaches the larynx, one without the six."""
+    """Three data sets of the same cases: a case with larynx teaches the larynx, one without the
+    six.
+    """
     leaves = {OLD: SIX, LARYNX: ORGANS, GAPS: ORGANS}
-    blocks: dict[str, dict] = {name: {"version": 1, "protocols": {"complete": {}}, "cases": {}} for name in leaves}
+    blocks: dict[str, dict] = {
+        name: {"version": 1, "protocols": {"complete": {}}, "cases": {}} for name in leaves
+    }
     for case in STUDIES["openkbp"].cases(data):
         larynx = case.labels == ORGANS.index(NEW) + 1
         six, uncertain = old_labels(case)
@@ -70,7 +77,9 @@ def write_raw(raw: Path, data: Path) -> None:
             parts = {LARYNX: (only, (BACKGROUND, *SIX)), GAPS: (gaps, ())}
         for name, (labels, unknown) in parts.items():
             part = "Ts" if case.is_test else "Tr"
-            write(raw / name / f"images{part}" / f"{case.name}_0000.nii.gz", case.image, case.spacing)
+            write(
+                raw / name / f"images{part}" / f"{case.name}_0000.nii.gz", case.image, case.spacing
+            )
             write(raw / name / f"labels{part}" / f"{case.name}.nii.gz", labels, case.spacing)
             protocol = "+".join(unknown) or "complete"
             blocks[name]["protocols"][protocol] = {"ignore": list(unknown)} if unknown else {}
@@ -102,7 +111,9 @@ class Study:
         if done.is_file():
             return
         write_raw(commands.raw, self.data)
-        commands.run("nnUNetv2_plan_and_preprocess", "-d", OLD[7:10], "--no_pp", "-npfp", 1, "-np", 1)
+        commands.run(
+            "nnUNetv2_plan_and_preprocess", "-d", OLD[7:10], "--no_pp", "-npfp", 1, "-np", 1
+        )
         plans = commands.preprocessed / OLD / "nnUNetPlans.json"
         cut_down(plans, CONFIGURATION, STUDIES["openkbp"].patch, FEATURES)
         commands.run("nnUNetv2_preprocess", "-d", OLD[7:10], "-c", "3d_fullres", "-np", 1)
@@ -111,17 +122,26 @@ class Study:
     def run(self, ways: Sequence[str], seed: int) -> None:
         """The old model, its start files for both data sets, and the ways to go on."""
         length, results = self._length(self.old_steps), self.runs / f"results, seed {seed}"
-        model = self.commands.train(OLD, "nnUNetTrainerLabelSet_noSides", self.old / f"seed {seed}", seed, **length)
+        model = self.commands.train(
+            OLD, "nnUNetTrainerLabelSet_noSides", self.old / f"seed {seed}", seed, **length
+        )
         self._finish(BEFORE, seed, OLD, model)
         with self.one_at_a_time:  # both would write the fingerprint
             for dataset in (LARYNX, GAPS):
                 self._start(model, dataset, self._plans(seed))
         for way in ways:
             dataset, trainer = WAYS[way]
-            start = self.commands.preprocessed / dataset / f"start_{self._plans(seed)}_3d_fullres.pth"
+            start = (
+                self.commands.preprocessed / dataset / f"start_{self._plans(seed)}_3d_fullres.pth"
+            )
             options = ["-p", self._plans(seed), "-pretrained_weights", start]
             length = self._length(self.steps)
-            self._finish(way, seed, LARYNX, self.commands.train(dataset, trainer, results, seed, *options, **length))
+            self._finish(
+                way,
+                seed,
+                LARYNX,
+                self.commands.train(dataset, trainer, results, seed, *options, **length),
+            )
 
     def _start(self, model: Path, dataset: str, plans: str) -> None:
         folder = self.commands.preprocessed / dataset
@@ -130,7 +150,9 @@ class Study:
             return
         for file in (folder / f"{plans}.json", folder / f"start_{plans}_3d_fullres.pth"):
             file.unlink(missing_ok=True)  # of a call that was stopped
-        told = self.commands.run("nnunet_labelset", "extend", "-m", model, "-d", dataset, "-p", plans)
+        told = self.commands.run(
+            "nnunet_labelset", "extend", "-m", model, "-d", dataset, "-p", plans
+        )
         for line in told.splitlines():
             if line.startswith("  nnUNetv2"):
                 self.commands.run(*line.split(), "-np", 1)
@@ -172,21 +194,33 @@ def _means(values: np.ndarray) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of OpenKBP, a folder per patient")
-    parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of OpenKBP, a folder per patient"
+    )
+    parser.add_argument(
+        "-o", type=Path, required=True, metavar="FOLDER", help="keep everything here"
+    )
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--old-steps", type=int, default=1800, help="of the old model; default: %(default)s")
+    parser.add_argument(
+        "--old-steps", type=int, default=1800, help="of the old model; default: %(default)s"
+    )
     parser.add_argument("--steps", type=int, default=600, help="of every way; default: %(default)s")
-    parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
+    parser.add_argument(
+        "--together", type=int, default=2, help="trainings side by side; default: %(default)s"
+    )
     args = parser.parse_args()
     study = Study(args.data, args.o, args.old_steps, args.steps)
     study.prepare()
     side_by_side(args.together, [partial(study.run, args.ways, seed) for seed in args.seeds])
     found = collect(args.o / "runs")
     write_json(args.o / "results.json", found)
-    (args.o / "results.md").write_text("\n".join(f"## {steps} steps\n\n{table(found[steps])}" for steps in found))
+    (args.o / "results.md").write_text(
+        "\n".join(f"## {steps} steps\n\n{table(found[steps])}" for steps in found)
+    )
     print((args.o / "results.md").read_text())
 
 

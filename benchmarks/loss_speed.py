@@ -1,15 +1,17 @@
-"""Time and peak memory of every loss, beside softmax alone and nnU-Net's Dice + cross entropy, in one run.
+"""Time and peak memory of every loss, beside softmax alone and nnU-Net's Dice + cross entropy, in
+one run.
 
     python benchmarks/loss_speed.py                         # 2x9x96x96x96, float32, all losses
-    python benchmarks/loss_speed.py --threads 1 2 --busy 2  # with 1 and 2 threads, alone and beside two busy processes
-    python benchmarks/loss_speed.py --label-sets 50 --json result.json
+    python benchmarks/loss_speed.py --threads 1 2 --busy 2  # with 1 and 2 threads, alone and beside
+    two busy processes python benchmarks/loss_speed.py --label-sets 50 --json result.json
     python benchmarks/loss_speed.py --reference ~/label-set-loss-functions
 
-All losses take turns, so that a busy machine slows all of them; a ratio is the median of the ratios in the same turn,
-to softmax alone (forward and backward of its sum) and to nnU-Net's loss with ignore label. Memory is the peak of what
-PyTorch allocates during forward and backward, beyond the logits and the target, the gradient of the logits included: on
-the CPU with one thread, from the allocations that torch.profiler records (the same in every run, blind to what the C
-library keeps, and to other threads: each adds its chunk), on CUDA from torch.cuda.max_memory_allocated.
+All losses take turns, so that a busy machine slows all of them; a ratio is the median of the ratios
+in the same turn, to softmax alone (forward and backward of its sum) and to nnU-Net's loss with
+ignore label. Memory is the peak of what PyTorch allocates during forward and backward, beyond the
+logits and the target, the gradient of the logits included: on the CPU with one thread, from the
+allocations that torch.profiler records (the same in every run, blind to what the C library keeps,
+and to other threads: each adds its chunk), on CUDA from torch.cuda.max_memory_allocated.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from nnunet_labelset import losses
 from nnunet_labelset.losses.label_sets import LabelSets
 
 BASE, SOFTMAX = "nnU-Net Dice+CE, ignore label", "softmax alone"
-SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(100000))"  # until its parent is gone
+# until its parent is gone
+SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    sum(range(100000))"
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -47,7 +50,9 @@ def make_supersets(leaves: int, number: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
     found = {tuple(range(leaves)): None}
     if number > 2**leaves - leaves - 1:
-        raise SystemExit(f"--label-sets: {leaves} leaves have only {2**leaves - leaves - 1} larger label-sets")
+        raise SystemExit(
+            f"--label-sets: {leaves} leaves have only {2**leaves - leaves - 1} larger label-sets"
+        )
     while len(found) < number:
         drawn = tuple(torch.rand(leaves, generator=generator).lt(0.5).nonzero().flatten().tolist())
         if len(drawn) > 1:
@@ -80,15 +85,25 @@ def our_losses(label_sets: LabelSets) -> dict[str, Loss]:
         losses.MarginalDiceCELoss,
         losses.MarginalDiceFocalLoss,
     ]
-    return {module.__name__: module(label_sets, **({"alpha": 2} if module.dice else {})) for module in modules}
+    return {
+        module.__name__: module(label_sets, **({"alpha": 2} if module.dice else {}))
+        for module in modules
+    }
 
 
 def peer_losses(leaves: int) -> dict[str, Loss]:
-    """nnU-Net's own; a label-set that is no singleton becomes its ignore label, or leaf 0 where it has none."""
+    """nnU-Net's own; a label-set that is no singleton becomes its ignore label, or leaf 0 where it
+    has none.
+    """
 
     def nnunet(ignore: bool) -> Loss:
         dice = {"batch_dice": False, "smooth": 1e-5, "do_bg": False, "ddp": False}
-        loss = DC_and_CE_loss(dice, {}, ignore_label=leaves if ignore else None, dice_class=MemoryEfficientSoftDiceLoss)
+        loss = DC_and_CE_loss(
+            dice,
+            {},
+            ignore_label=leaves if ignore else None,
+            dice_class=MemoryEfficientSoftDiceLoss,
+        )
         return loss
 
     return {
@@ -99,16 +114,27 @@ def peer_losses(leaves: int) -> dict[str, Loss]:
 
 
 def reference_losses(folder: Path, leaves: int, supersets: list[list[int]]) -> dict[str, Loss]:
-    """The paper's authors' losses from a checkout of github.com/LucasFidon/label-set-loss-functions."""
+    """The paper's authors' losses from a checkout of
+    github.com/LucasFidon/label-set-loss-functions.
+    """
     if not (folder / "label_set_loss_functions").is_dir():
         raise SystemExit(f"--reference: no folder label_set_loss_functions in {folder}")
     sys.path.insert(0, str(folder))
     import label_set_loss_functions.loss as reference
 
     superset_map = dict(enumerate(supersets, leaves))
-    names = ["LeafDiceLoss", "MarginalizedDiceLoss", "MarginalizedCrossEntropyLoss", "LeafDiceCE", "MarginalizedDiceCE"]
+    names = [
+        "LeafDiceLoss",
+        "MarginalizedDiceLoss",
+        "MarginalizedCrossEntropyLoss",
+        "LeafDiceCE",
+        "MarginalizedDiceCE",
+    ]
     available = [name for name in names if hasattr(reference, name)]
-    return {f"authors' {name}": getattr(reference, name)(labels_superset_map=superset_map) for name in available}
+    return {
+        f"authors' {name}": getattr(reference, name)(labels_superset_map=superset_map)
+        for name in available
+    }
 
 
 def run_once(loss: Loss, logits: Tensor, target: Tensor) -> None:
@@ -148,14 +174,20 @@ def prepare(args: argparse.Namespace) -> dict[str, tuple[Loss, Tensor, Tensor]]:
     logits = logits.to(args.device, getattr(torch, args.dtype)).requires_grad_()
     candidates: dict[str, tuple[Loss, Tensor, Tensor]] = {}
     for name, loss in peer_losses(args.leaves).items():
-        candidates[name] = (loss, logits, target.clamp_max(args.leaves) if name == BASE else target % args.leaves)
+        candidates[name] = (
+            loss,
+            logits,
+            target.clamp_max(args.leaves) if name == BASE else target % args.leaves,
+        )
     found = our_losses(label_sets)
     if args.reference:
         found |= reference_losses(args.reference, args.leaves, supersets)
     return candidates | {name: (loss, logits, target) for name, loss in found.items()}
 
 
-def measure(args: argparse.Namespace, candidates: dict[str, tuple[Loss, Tensor, Tensor]]) -> dict[str, dict]:
+def measure(
+    args: argparse.Namespace, candidates: dict[str, tuple[Loss, Tensor, Tensor]]
+) -> dict[str, dict]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for turn in range(args.warm_up + args.repeats):
         for name, (loss, logits, indices) in candidates.items():
@@ -173,7 +205,9 @@ def measure(args: argparse.Namespace, candidates: dict[str, tuple[Loss, Tensor, 
     return rows
 
 
-def print_rows(title: str, rows: dict[str, dict], memory: dict[str, float], quiet: dict[str, dict] | None) -> None:
+def print_rows(
+    title: str, rows: dict[str, dict], memory: dict[str, float], quiet: dict[str, dict] | None
+) -> None:
     last = "of nnU-Net, by that of the quiet run" if quiet else "memory / logits"
     print(
         f"\n{title}\n\n| {'loss':<30} | seconds (min-max)    | of softmax (min-max) | of nnU-Net (min-max) | {last} |"
@@ -182,26 +216,45 @@ def print_rows(title: str, rows: dict[str, dict], memory: dict[str, float], quie
     for name, row in rows.items():
         cells = [f"{row['median_s']:.3f} ({row['min_s']:.3f}-{row['max_s']:.3f})"]
         for peer in ("softmax", "nnunet"):
-            cells.append(f"{row[f'of_{peer}']:.2f} ({row[f'of_{peer}_min']:.2f}-{row[f'of_{peer}_max']:.2f})")
-        cells.append(f"{row['of_nnunet'] / quiet[name]['of_nnunet'] if quiet else memory[name]:.2f}")
+            cells.append(
+                f"{row[f'of_{peer}']:.2f} ({row[f'of_{peer}_min']:.2f}-{row[f'of_{peer}_max']:.2f})"
+            )
+        cells.append(
+            f"{row['of_nnunet'] / quiet[name]['of_nnunet'] if quiet else memory[name]:.2f}"
+        )
         print(f"| {name:<30} | " + " | ".join(f"{cell:<20}" for cell in cells) + " |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", type=int, nargs="+", default=[96, 96, 96], help="voxels (default: 96 96 96)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--shape", type=int, nargs="+", default=[96, 96, 96], help="voxels (default: 96 96 96)"
+    )
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--leaves", type=int, default=9)
     parser.add_argument(
-        "--label-sets", type=int, default=1, help="number of larger label-sets (default: 1, full ignore)"
+        "--label-sets",
+        type=int,
+        default=1,
+        help="number of larger label-sets (default: 1, full ignore)",
     )
-    parser.add_argument("--threads", type=int, nargs="+", help="numbers of threads, one after the other")
-    parser.add_argument("--busy", type=int, default=0, help="measure beside so many busy processes too")
-    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16", "float64"], default="float32")
+    parser.add_argument(
+        "--threads", type=int, nargs="+", help="numbers of threads, one after the other"
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, help="measure beside so many busy processes too"
+    )
+    parser.add_argument(
+        "--dtype", choices=["float32", "float16", "bfloat16", "float64"], default="float32"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--warm-up", type=int, default=2)
-    parser.add_argument("--reference", type=Path, help="checkout of the authors' package, to measure it too")
+    parser.add_argument(
+        "--reference", type=Path, help="checkout of the authors' package, to measure it too"
+    )
     parser.add_argument("--json", type=Path, help="write the result here too")
     args = parser.parse_args()
     machine = {
@@ -214,7 +267,9 @@ def main() -> None:
         "load_before": round(os.getloadavg()[0], 2),
     }
     size = "x".join(map(str, (args.batch, args.leaves, *args.shape)))
-    print(f"{size} {args.dtype} on {args.device}, {args.label_sets} larger label-set(s), {args.repeats} turns")
+    print(
+        f"{size} {args.dtype} on {args.device}, {args.label_sets} larger label-set(s), {args.repeats} turns"
+    )
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
     candidates, results, memory = prepare(args), [], {}
     all_threads = torch.get_num_threads()
@@ -234,8 +289,15 @@ def main() -> None:
             quiet = quiet or rows
             results.append({"threads": threads, "busy": busy, "losses": rows})
     if args.json:
-        settings = {key: value for key, value in vars(args).items() if key not in ("json", "reference")}
-        found = {"settings": settings, "versions": machine, "memory_per_logits": memory, "results": results}
+        settings = {
+            key: value for key, value in vars(args).items() if key not in ("json", "reference")
+        }
+        found = {
+            "settings": settings,
+            "versions": machine,
+            "memory_per_logits": memory,
+            "results": results,
+        }
         args.json.write_text(json.dumps(found, indent=2) + "\n")
 
 

@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 def peak_bytes(work: Callable[[], object], on_gpu: bool) -> int:
     """Most bytes that torch has allocated while `work` ran, beyond what was there before.
 
-    On the CPU, by the allocations that the profiler records: the same in every run, and blind to what the C library
-    keeps.
+    On the CPU, by the allocations that the profiler records: the same in every run, and blind to
+    what the C library keeps.
     """
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -21,7 +21,9 @@ def peak_bytes(work: Callable[[], object], on_gpu: bool) -> int:
         return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events = [
+        event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"
+    ]
     now = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
         now += event.nbytes()

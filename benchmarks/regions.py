@@ -1,15 +1,19 @@
-"""Regions with missing details: whole tumour > core > enhancing, half of the cases with the outermost contour only.
+"""Regions with missing details: whole tumour > core > enhancing, half of the cases with the
+outermost contour only.
 
     python -m benchmarks.regions -o results/
 
-Three ways to train on the same images, with the same network and steps, scored on complete volumes that none has seen:
+Three ways to train on the same images, with the same network and steps, scored on complete volumes
+that none has seen:
 
 - label-sets: the outermost contour says "in the whole tumour", and nothing about what lies inside;
-- ignore: plain nnU-Net; what the contour encloses is ignored, for the whole tumour too, since nnU-Net knows one ignore;
+- ignore: plain nnU-Net; what the contour encloses is ignored, for the whole tumour too, since
+  nnU-Net knows one ignore;
 - background: plain nnU-Net; what was not drawn is believed to be absent.
 
-The scanner of the incomplete cases shows everything brighter. Label-sets are sampled by leaf; for the loss alone, set
-`nnunet_labelset_sampling=uniform`. A second call goes on where the first one ended.
+The scanner of the incomplete cases shows everything brighter. Label-sets are sampled by leaf; for
+the loss alone, set `nnunet_labelset_sampling=uniform`. A second call goes on where the first one
+ended.
 """
 
 from __future__ import annotations
@@ -37,20 +41,28 @@ SHAPE = (32, 32, 32)
 REGIONS = {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
 CONTRAST = {"complete": (0.0, 1.0, 2.0, 3.0), "contour": (0.0, 1.6, 2.6, 3.6)}
 # Dice + CE by label-sets, and nnU-Net's own trainer twice, each on the data set of its way
-WAYS = {"label-sets": "Leaf-Dice + CE", "ignore": "plain, ignore label", "background": "plain, ignore label"}
+WAYS = {
+    "label-sets": "Leaf-Dice + CE",
+    "ignore": "plain, ignore label",
+    "background": "plain, ignore label",
+}
 DATASET = DATASETS["label-sets"]
 STUDY = Study((), lambda _: iter(()), (24, 24, 24), (8, 16, 32), (2,), "T2", 1.0)
 TRAINING, TEST = range(24), range(1000, 1016)
 
 
 def volume(seed: int, scanner: str) -> tuple[np.ndarray, np.ndarray]:
-    """An image and its complete label map: three nested ellipsoids, not concentric, on a patchy background."""
+    """An image and its complete label map: three nested ellipsoids, not concentric, on a patchy
+    background.
+    """
     rng = np.random.default_rng(seed)
     grid = np.meshgrid(*map(np.arange, SHAPE), indexing="ij")
     labels = np.zeros(SHAPE, np.uint8)
     middle, radii = rng.uniform(12, 20, 3), rng.uniform(6.5, 10.5, 3)
     for value, shrink in ((1, 1.0), (2, 0.62), (3, 0.33)):
-        labels[ellipsoid(*grid, middle + rng.uniform(-1, 1, 3) * (value - 1), radii * shrink)] = value
+        labels[ellipsoid(*grid, middle + rng.uniform(-1, 1, 3) * (value - 1), radii * shrink)] = (
+            value
+        )
     image = np.array(CONTRAST[scanner], np.float32)[labels] + 0.25 * smooth_noise(rng, SHAPE, 5)
     return (image + rng.normal(0, 0.3, SHAPE)).astype(np.float32), labels
 
@@ -88,7 +100,11 @@ def prepare(folder: Path, way: str) -> None:
     """The data set of a way in a folder of its own, with a network that a CPU trains in a minute."""
     if (folder / "prepared").is_file():
         return
-    from nnunetv2.experiment_planning.plan_and_preprocess_api import extract_fingerprints, plan_experiments, preprocess
+    from nnunetv2.experiment_planning.plan_and_preprocess_api import (
+        extract_fingerprints,
+        plan_experiments,
+        preprocess,
+    )
 
     set_environment(folder)
     write_raw(folder / "nnUNet_raw" / DATASET, way)
@@ -125,28 +141,50 @@ def score(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def table(methods: dict) -> str:
-    """Dice of every region and scanner, and what label-sets win or lose against each way, region by region."""
+    """Dice of every region and scanner, and what label-sets win or lose against each way, region by
+    region.
+    """
     cases, names, lines = sorted(next(iter(methods["label-sets"].values()))), list(REGIONS), []
-    found = {way: 100 * scores(methods[way], "dice", cases, names) for way in WAYS if way in methods}  # (S, cases, R)
+    found = {
+        way: 100 * scores(methods[way], "dice", cases, names) for way in WAYS if way in methods
+    }  # (S, cases, R)
     for scanner in ("", *CONTRAST):
         rows = [i for i, case in enumerate(cases) if case.startswith(scanner)]
-        lines += head(f"scanner of the {scanner} cases" if scanner else "all test cases", "seeds", *names)
+        lines += head(
+            f"scanner of the {scanner} cases" if scanner else "all test cases", "seeds", *names
+        )
         for way, values in found.items():
-            lines.append(row(way, len(values), *(f"{values[:, rows, i].mean():.1f}" for i in range(len(names)))))
+            lines.append(
+                row(
+                    way,
+                    len(values),
+                    *(f"{values[:, rows, i].mean():.1f}" for i in range(len(names))),
+                )
+            )
         for way in list(found)[1:]:
-            pairs = [(found["label-sets"][:, rows, i], found[way][:, rows, i]) for i in range(len(names))]
+            pairs = [
+                (found["label-sets"][:, rows, i], found[way][:, rows, i]) for i in range(len(names))
+            ]
             seeds = min(len(found[way]), len(found["label-sets"]))
-            lines.append(row(f"label-sets minus {way} [95 %]", seeds, *(difference(*pair) for pair in pairs)))
+            lines.append(
+                row(f"label-sets minus {way} [95 %]", seeds, *(difference(*pair) for pair in pairs))
+            )
         lines.append("")
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "-o", type=Path, required=True, metavar="FOLDER", help="keep everything here"
+    )
     parser.add_argument("--steps", type=int, default=500, help="default: %(default)s")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
+    parser.add_argument(
+        "--together", type=int, default=2, help="trainings side by side; default: %(default)s"
+    )
     args = parser.parse_args()
     folder = args.o.resolve()
     for way in WAYS:
@@ -156,7 +194,9 @@ def main() -> None:
         pool.starmap(train_and_score, runs, chunksize=1)
     found = score(folder)
     write_json(args.o / "results.json", found)
-    (args.o / "results.md").write_text("\n".join(f"## {steps} steps\n\n{table(found[steps])}" for steps in found))
+    (args.o / "results.md").write_text(
+        "\n".join(f"## {steps} steps\n\n{table(found[steps])}" for steps in found)
+    )
     print((args.o / "results.md").read_text())
 
 

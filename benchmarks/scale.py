@@ -1,10 +1,12 @@
-"""Thousands of cases with many leaves, each case with its own protocol: every verb beside the files' own time.
+"""Thousands of cases with many leaves, each case with its own protocol: every verb beside the
+files' own time.
 
-python benchmarks/scale.py                      # 2,000 cases, 117 leaves; about 1 GB in a temporary folder
-python benchmarks/scale.py --cases 500 --repeats 1 --json scale.json
+python benchmarks/scale.py                      # 2,000 cases, 117 leaves; about 1 GB in a temporary
+folder python benchmarks/scale.py --cases 500 --repeats 1 --json scale.json
 
-The peers do with SimpleITK, in as many processes, what the files alone ask for: `read` reads all images and label maps,
-`read + write` also writes what the verb writes (label maps, and images where they are copied).
+The peers do with SimpleITK, in as many processes, what the files alone ask for: `read` reads all
+images and label maps, `read + write` also writes what the verb writes (label maps, and images where
+they are copied).
 """
 
 from __future__ import annotations
@@ -54,21 +56,32 @@ def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int, size
 
 
 def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -> Path:
-    """A data set with its contract and, for `convert`, a manifest and a case list that say the same."""
+    """A data set with its contract and, for `convert`, a manifest and a case list that say the
+    same.
+    """
     folder = root / "Dataset001_Scale"
     for name in ("imagesTr", "labelsTr"):
         (folder / name).mkdir(parents=True)
     names = ["background", *(f"organ_{leaf}" for leaf in range(1, leaves))]
-    missing = dict(enumerate(islice(combinations(range(1, leaves), 2), 0, None, 3)))  # no two cases lack the same
+    missing = dict(
+        enumerate(islice(combinations(range(1, leaves), 2), 0, None, 3))
+    )  # no two cases lack the same
     missing = {number: missing[number] for number in range(cases)}
     list(
         map_parallel(
-            partial(write_case, folder=folder, leaves=leaves, size=size), list(missing.items()), processes, "writing"
+            partial(write_case, folder=folder, leaves=leaves, size=size),
+            list(missing.items()),
+            processes,
+            "writing",
         )
     )
     singletons = [frozenset([leaf]) for leaf in range(1, leaves)]
-    protocols = {f"p{number}": (frozenset([0, *pair]), *singletons) for number, pair in missing.items()}
-    contract = Contract(tuple(names), protocols, {f"case_{n:05d}": f"p{n}" for n in missing}, has_ignore=False)
+    protocols = {
+        f"p{number}": (frozenset([0, *pair]), *singletons) for number, pair in missing.items()
+    }
+    contract = Contract(
+        tuple(names), protocols, {f"case_{n:05d}": f"p{n}" for n in missing}, has_ignore=False
+    )
     content = {"channel_names": {"0": "CT"}, "numTraining": cases, "file_ending": ".nii.gz"}
     write_json(folder / "dataset.json", {**content, **contract.to_dataset_json()})
     meanings = "\n".join(f'{value} = "{name}"' for value, name in enumerate(names) if value)
@@ -109,13 +122,22 @@ def run_verb(arguments: list[str]) -> int:
     return len(printed.getvalue())
 
 
-def measure(root: Path, cases: int, leaves: int, size: int, processes: int, repeats: int) -> list[dict[str, object]]:
+def measure(
+    root: Path, cases: int, leaves: int, size: int, processes: int, repeats: int
+) -> list[dict[str, object]]:
     folder = write_data(root, cases, leaves, size, processes)
-    os.environ["nnUNet_raw"], os.environ["nnUNet_preprocessed"] = str(root), str(root / "preprocessed")
+    os.environ["nnUNet_raw"], os.environ["nnUNet_preprocessed"] = (
+        str(root),
+        str(root / "preprocessed"),
+    )
     files = raw_cases(folder, read_json(folder / "dataset.json"))
     workers = ["-np", str(processes)]
     source = ["-m", str(root / "scale.toml"), "--annotated", str(root / "annotated.csv")]
-    peers: dict[str, tuple[str, ...]] = {READ: (), READ_WRITE: ("image", "label"), READ_WRITE_LABELS: ("label",)}
+    peers: dict[str, tuple[str, ...]] = {
+        READ: (),
+        READ_WRITE: ("image", "label"),
+        READ_WRITE_LABELS: ("label",),
+    }
     verbs = {  # with the peer that they are measured by
         "convert": (["convert", "-d", "3", "-n", "Converted", *source, *workers], READ_WRITE),
         "merge": (["merge", "-d", "2", "-n", "Merged", "1", *workers], READ_WRITE_LABELS),
@@ -125,20 +147,30 @@ def measure(root: Path, cases: int, leaves: int, size: int, processes: int, repe
         "splits --random 10": (["splits", "-d", "1", "--random", "10", "--overwrite"], READ),
     }
     actions: dict[str, Callable[[], object]] = {
-        **{name: partial(run_peer, files, written, root, processes) for name, written in peers.items()},
+        **{
+            name: partial(run_peer, files, written, root, processes)
+            for name, written in peers.items()
+        },
         **{name: partial(run_verb, arguments) for name, (arguments, _) in verbs.items()},
     }
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in actions}
     printed = {}
     for _ in range(repeats):
         for name, action in actions.items():
-            for written in (*root.glob("Dataset002_*"), *root.glob("Dataset003_*"), *root.glob("peer")):
+            for written in (
+                *root.glob("Dataset002_*"),
+                *root.glob("Dataset003_*"),
+                *root.glob("peer"),
+            ):
                 shutil.rmtree(written)
             os.sync()  # what was written and removed before is not for this one to wait for
             start, cpu = time.perf_counter(), sum(os.times()[:4])
             printed[name] = action() or 0
             times[name].append((time.perf_counter() - start, sum(os.times()[:4]) - cpu))
-    clock, processor = ({name: statistics.median(t[i] for t in found) for name, found in times.items()} for i in (0, 1))
+    clock, processor = (
+        {name: statistics.median(t[i] for t in found) for name, found in times.items()}
+        for i in (0, 1)
+    )
     rows = []
     for name in actions:
         base = verbs[name][1] if name in verbs else name
@@ -148,7 +180,8 @@ def measure(root: Path, cases: int, leaves: int, size: int, processes: int, repe
                 "seconds": clock[name],
                 "peer": base,
                 "ratio": clock[name] / clock[base],
-                "cpu_ratio": processor[name] / processor[base],  # hardly depends on other users of the machine
+                "cpu_ratio": processor[name]
+                / processor[base],  # hardly depends on other users of the machine
                 "ratio_to_read": clock[name] / clock[READ],
                 "printed_characters": printed[name],
             }
@@ -157,10 +190,17 @@ def measure(root: Path, cases: int, leaves: int, size: int, processes: int, repe
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cases", type=int, default=2000)
     parser.add_argument("--leaves", type=int, default=117)
-    parser.add_argument("--size", type=int, default=48, help="edge of a volume, a multiple of 8 (default %(default)s)")
+    parser.add_argument(
+        "--size",
+        type=int,
+        default=48,
+        help="edge of a volume, a multiple of 8 (default %(default)s)",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("-np", type=int, default=2)
     parser.add_argument("--json", metavar="FILE")
@@ -170,7 +210,9 @@ if __name__ == "__main__":
     print(
         f"{args.cases} cases of {args.size}^3 voxels, {args.leaves} leaves, each case its own protocol, -np {args.np}"
     )
-    print(f"{'':24}{'seconds':>9}{'ratio':>7}{'cpu':>6}  {'to':24}{'to read':>8}{'characters printed':>20}")
+    print(
+        f"{'':24}{'seconds':>9}{'ratio':>7}{'cpu':>6}  {'to':24}{'to read':>8}{'characters printed':>20}"
+    )
     for row in rows:
         print(
             f"{row['what']:24}{row['seconds']:>9.2f}{row['ratio']:>7.2f}{row['cpu_ratio']:>6.2f}  {row['peer']:24}",
@@ -178,4 +220,6 @@ if __name__ == "__main__":
         )
         print(f"{row['ratio_to_read']:>8.2f}{row['printed_characters']:>20}")
     if args.json:
-        write_json(args.json, {"rows": rows, "arguments": vars(args), "python": platform.python_version()})
+        write_json(
+            args.json, {"rows": rows, "arguments": vars(args), "python": platform.python_version()}
+        )

@@ -1,9 +1,10 @@
 """Seconds per training step and peak memory of our trainers against plain `nnUNetTrainer`.
 
-Same data, network, machine and run: every round takes one batch and lets each trainer make a step with it, in an order
-that changes from round to round; a ratio is the median over the rounds, with its 95 % bootstrap interval. A teacher is
-asked in every step, as in the later part of a training. Memory is what torch allocates above its level before the step:
-the events of the profiler on the CPU, the statistics of the allocator on a GPU.
+Same data, network, machine and run: every round takes one batch and lets each trainer make a step
+with it, in an order that changes from round to round; a ratio is the median over the rounds, with
+its 95 % bootstrap interval. A teacher is asked in every step, as in the later part of a training.
+Memory is what torch allocates above its level before the step: the events of the profiler on the
+CPU, the statistics of the allocator on a GPU.
 
     python benchmarks/train_step.py --rounds 15 --json step.json
 """
@@ -32,7 +33,14 @@ from nnunet_labelset.study.phantom.data import write_demo_data
 PLAIN = "nnUNetTrainer"
 OURS = (
     *("LabelSet", "LabelSetTeacher"),
-    *("LeafDice", "LeafDiceCE", "LeafDiceFocal", "MarginalDice", "MarginalDiceCE", "MarginalDiceFocal"),
+    *(
+        "LeafDice",
+        "LeafDiceCE",
+        "LeafDiceFocal",
+        "MarginalDice",
+        "MarginalDiceCE",
+        "MarginalDiceFocal",
+    ),
     *("MarginalCE", "MarginalFocal", "SoftTargetDice", "FullySupervisedDice"),
 )
 
@@ -41,7 +49,9 @@ def make_trainer(name: str, preprocessed: Path, device: str) -> Any:
     plans = json.loads((preprocessed / "nnUNetPlans.json").read_text())
     dataset = json.loads((preprocessed / "dataset.json").read_text())
     cls = recursive_find_trainer_class_by_name(name)
-    trainer = cls({**plans, "continue_training": False}, "3d_fullres", 0, dataset, torch.device(device))
+    trainer = cls(
+        {**plans, "continue_training": False}, "3d_fullres", 0, dataset, torch.device(device)
+    )
     trainer.initialize()
     trainer.network.train()
     trainer.current_epoch = trainer.num_epochs - 1  # a teacher is asked by now
@@ -49,8 +59,12 @@ def make_trainer(name: str, preprocessed: Path, device: str) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainers", nargs="+", default=list(OURS), help="without the prefix nnUNetTrainer")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--trainers", nargs="+", default=list(OURS), help="without the prefix nnUNetTrainer"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--patch", type=int, nargs=3, default=[40, 48, 40])
     parser.add_argument("--features", type=int, nargs="+", default=[16, 32, 64, 128])
@@ -83,15 +97,24 @@ def main() -> None:
                 if round_ >= 0:
                     seconds[name].append(duration)
         batch = next(loader)
-        memory = {name: peak_bytes(lambda name=name: step(name, batch), args.device == "cuda") for name in names}
+        memory = {
+            name: peak_bytes(lambda name=name: step(name, batch), args.device == "cuda")
+            for name in names
+        }
 
     rows = []
-    print(f"\n{'trainer':32} {'s/step':>8} {'spread':>8} {'ratio':>7} {'[95 %]':>14} {'memory MB':>10} {'ratio':>7}")
+    print(
+        f"\n{'trainer':32} {'s/step':>8} {'spread':>8} {'ratio':>7} {'[95 %]':>14} {'memory MB':>10} {'ratio':>7}"
+    )
     for name in names:
-        # Each step against plain nnU-Net's with the same batch: what disturbs the machine disturbs both.
+        # Each step against plain nnU-Net's with the same batch: what disturbs the machine disturbs
+        # both.
         ratios = np.divide(seconds[name], seconds[PLAIN])
         resampled = np.median(np.random.default_rng(0).choice(ratios, (10000, len(ratios))), 1)
-        ratio, (low, high) = float(np.median(ratios)), np.quantile(resampled, [0.025, 0.975]).tolist()
+        ratio, (low, high) = (
+            float(np.median(ratios)),
+            np.quantile(resampled, [0.025, 0.975]).tolist(),
+        )
         quartiles = statistics.quantiles(seconds[name], n=4)
         row = {
             "trainer": name,
@@ -109,7 +132,11 @@ def main() -> None:
             f"{row['memory_ratio']:7.3f}"
         )
     if args.json:
-        about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}
+        about = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "machine": platform.machine(),
+        }
         Path(args.json).write_text(json.dumps({**about, **vars(args), "results": rows}, indent=2))
 
 

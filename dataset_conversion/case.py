@@ -1,4 +1,6 @@
-"""Convert one case: every file is read once, checked, and written once. Runs in the worker processes."""
+"""Convert one case: every file is read once, checked, and written once. Runs in the worker
+processes.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,29 @@ from nnunet_labelset.io.files import link_file, new_file
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import Volume, count_values, write_voxels
 
-# Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody labelled.
+# Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody
+# labelled.
 LARGEST_UNLABELLED_SHARE = 0.05
 
 
 def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
-    """Read, check and write one case into the data set folder; with problems, or without folder, nothing is written.
+    """Read, check and write one case into the data set folder; with problems, or without folder,
+    nothing is written.
 
     Whatever is wrong with a file is a problem of its case. What cannot be written ends the run.
     """
     conversion = _Conversion(job)
     try:
         volumes = conversion.read()
-    except Exception as error:  # a file in which nobody expected this must not end the run of all the others
-        reason = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[0]
-        conversion.result.problems.append(f"{conversion.current or job.inputs[0]}: not converted: {reason}")
+    except (
+        Exception
+    ) as error:  # a file in which nobody expected this must not end the run of all the others
+        reason = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[
+            0
+        ]
+        conversion.result.problems.append(
+            f"{conversion.current or job.inputs[0]}: not converted: {reason}"
+        )
         return conversion.result
     if volumes and folder is not None:
         conversion.write(folder, *volumes)
@@ -54,7 +64,11 @@ class _Conversion(CaseReader):
         good = [image for image in images if image is not None]
         if result.problems or reference is None:
             return None
-        if isinstance(job.protocol, SourceProtocol) and job.protocol.mask is Mask.FILE and job.mask is None:
+        if (
+            isinstance(job.protocol, SourceProtocol)
+            and job.protocol.mask is Mask.FILE
+            and job.mask is None
+        ):
             if job.mask_images is not None:
                 result.problems.append(f"{job.images[0]}: --mask-images: no mask file")
                 return None
@@ -65,7 +79,9 @@ class _Conversion(CaseReader):
                 result.problems.append(f"{job.images[0]}: --mask-images: this case has no mask")
                 return None
             kept = dilate(inside, job.mask_images, reference.place.spacing[::-1])
-            good = [self.masked(image, path, kept) for path, image in zip(job.images, good, strict=True)]
+            good = [
+                self.masked(image, path, kept) for path, image in zip(job.images, good, strict=True)
+            ]
         return good, Volume(values, reference.place) if values is not None else None
 
     def remap(self, labels: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
@@ -81,7 +97,9 @@ class _Conversion(CaseReader):
         for value, leaves in meaning.contradicted.items():
             if value in counts:
                 names = some(job.leaves[leaf] for leaf in sorted(leaves))
-                result.problems.append(f"{path}: {names} is declared unannotated but has {counts[value]} voxels")
+                result.problems.append(
+                    f"{path}: {names} is declared unannotated but has {counts[value]} voxels"
+                )
         if meaning.needs_mask and job.mask is None:
             result.problems.append(f"{path}: no mask file, but unannotated leaves need one")
         if mask is not None and mask.shape != labels.shape:
@@ -94,7 +112,11 @@ class _Conversion(CaseReader):
         result.sets = storage.sets(singletons_are_annotated=True)
         result.uses_ignore, result.vouched = storage.uses_ignore, meaning.vouched
         self.tell(storage, result.sets, meaning, counts)
-        table = {value: storage.value_of(meaning.values[value]) for value in counts if value in meaning.values}
+        table = {
+            value: storage.value_of(meaning.values[value])
+            for value in counts
+            if value in meaning.values
+        }
         table.setdefault(0, storage.value_of(meaning.inside))
         values = remap(labels, table, len(job.leaves))
         if mask is not None and meaning.inside != meaning.outside and 0 not in meaning.values:
@@ -102,12 +124,18 @@ class _Conversion(CaseReader):
             np.copyto(values, outside, where=~mask & (labels == 0))
         return values
 
-    def check_mask(self, labels: np.ndarray, mask: np.ndarray, meaning: Meaning, path: Path) -> None:
-        """Labels outside of the mask are kept; much that is unlabelled inside it was not annotated completely."""
+    def check_mask(
+        self, labels: np.ndarray, mask: np.ndarray, meaning: Meaning, path: Path
+    ) -> None:
+        """Labels outside of the mask are kept; much that is unlabelled inside it was not annotated
+        completely.
+        """
         unlabelled = labels == 0
         lost = unlabelled.size - int(np.count_nonzero(unlabelled | mask))
         if lost:
-            self.result.notes.append(Note("labelled voxels outside the mask, kept", detail=str(lost)))
+            self.result.notes.append(
+                Note("labelled voxels outside the mask, kept", detail=str(lost))
+            )
         share = int(np.count_nonzero(unlabelled & mask)) / max(1, int(np.count_nonzero(mask)))
         if meaning.complete and share > LARGEST_UNLABELLED_SHARE and not self.job.fully_annotated:
             self.result.problems.append(
@@ -116,13 +144,24 @@ class _Conversion(CaseReader):
             )
         elif share:
             what = "taken for background" if meaning.complete else "not annotated"
-            self.result.notes.append(Note("unlabelled inside the mask", what, f"{max(share, 0.0001):.2%}"))
+            self.result.notes.append(
+                Note("unlabelled inside the mask", what, f"{max(share, 0.0001):.2%}")
+            )
 
-    def tell(self, storage: Storage, sets: tuple[LabelSet, ...], meaning: Meaning, counts: dict[int, int]) -> None:
-        """What the user should know of the label-sets, and the leaves that are declared but nowhere to be seen."""
+    def tell(
+        self, storage: Storage, sets: tuple[LabelSet, ...], meaning: Meaning, counts: dict[int, int]
+    ) -> None:
+        """What the user should know of the label-sets, and the leaves that are declared but nowhere
+        to be seen.
+        """
         notes, leaves = self.result.notes, self.job.leaves
         for labels, into in sorted(storage.merged.items(), key=lambda pair: sorted(pair[0])):
-            notes.append(Note("label-set stored as a larger one", f"{self.names(labels)} as {self.names(into)}"))
+            notes.append(
+                Note(
+                    "label-set stored as a larger one",
+                    f"{self.names(labels)} as {self.names(into)}",
+                )
+            )
         if meaning.background_added:
             about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
             notes.append(Note("one unannotated leaf", about))
@@ -136,7 +175,9 @@ class _Conversion(CaseReader):
         return "{" + ", ".join(self.job.leaves[leaf] for leaf in sorted(labels)) + "}"
 
     def masked(self, image: Volume, path: Path, kept: np.ndarray) -> Volume:
-        """The image with 0 outside of `kept`; one that was masked before is left as it is, and copied."""
+        """The image with 0 outside of `kept`; one that was masked before is left as it is, and
+        copied.
+        """
         array = np.where(kept, image.array, image.array.dtype.type(0))
         if np.array_equal(array, image.array):
             return image

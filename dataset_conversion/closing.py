@@ -1,4 +1,6 @@
-"""The closing words of `convert` and `merge`: what was noticed, the coverage table, the next command."""
+"""The closing words of `convert` and `merge`: what was noticed, the coverage table, the next
+command.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     parts = [job.part for job in written.jobs.values()]
     lines = [f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"]
     if written.resumed:
-        lines.append(f"{written.resumed} of them were already there from a run that had been stopped")
+        lines.append(
+            f"{written.resumed} of them were already there from a run that had been stopped"
+        )
     lines += [f"skipped: {text}" for text in written.skipped]
     lines += [f"note: {text}" for text in remarks]
     if written.kept:
@@ -34,7 +38,11 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     if unlabelled:
         lines.append(f"note: test cases without label map: {some(unlabelled)}")
     training = [case for case in written.contract.cases if written.jobs[case].part == TRAINING]
-    never = [leaf for leaf, count in written.contract.coverage(training).items() if not count and leaf != BACKGROUND]
+    never = [
+        leaf
+        for leaf, count in written.contract.coverage(training).items()
+        if not count and leaf != BACKGROUND
+    ]
     if never:
         lines.append(f"note: annotated in no training case: {', '.join(never)}")
     number, _ = dataset_words(folder.name) or (folder.name, "")
@@ -45,7 +53,9 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
 
 
 def _coverage(written: Written) -> str:
-    """The paper's Table 1 by part and source, and what the label-sets are; the verb `coverage` shows all of it."""
+    """The paper's Table 1 by part and source, and what the label-sets are; the verb `coverage`
+    shows all of it.
+    """
     few = len({job.source for job in written.jobs.values()}) <= MOST_LINES
     groups = {case: job.source if few else "all sources" for case, job in written.jobs.items()}
     rows = []

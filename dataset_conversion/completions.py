@@ -1,4 +1,6 @@
-"""Which cases a model can complete: those with larger label-sets, each by the fold that did not train on it."""
+"""Which cases a model can complete: those with larger label-sets, each by the fold that did not
+train on it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from nnunet_labelset.contract.completed import check_split, originals
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import DATASET, PROBABILITIES, TRAINED, VALIDATED, VALIDATION, fold_name
+from nnunet_labelset.nnunet.names import (
+    DATASET,
+    PROBABILITIES,
+    TRAINED,
+    VALIDATED,
+    VALIDATION,
+    fold_name,
+)
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, raw_cases
 
 
@@ -27,12 +36,20 @@ class Completion:
 
 
 def check_labels(model: Path, contract: Contract, dataset: str) -> None:
-    """Fail unless the channels of the model's probabilities are the leaves of the data set, in their order."""
+    """Fail unless the channels of the model's probabilities are the leaves of the data set, in
+    their order.
+    """
     labels = read_json(model / DATASET).get("labels")
-    trained = {name: value for name, value in labels.items() if name != IGNORE} if isinstance(labels, Mapping) else {}
+    trained = (
+        {name: value for name, value in labels.items() if name != IGNORE}
+        if isinstance(labels, Mapping)
+        else {}
+    )
     leaves = {name: value for value, name in enumerate(contract.leaf_names)}
     if trained != leaves:
-        differ = sorted(name for name in {**leaves, **trained} if trained.get(name) != leaves.get(name))
+        differ = sorted(
+            name for name in {**leaves, **trained} if trained.get(name) != leaves.get(name)
+        )
         raise LabelSetError(
             f"{model / DATASET}: labels of the model ({some(differ)}) are not those of {dataset}: "
             "take a model trained with the labels of today"
@@ -40,9 +57,14 @@ def check_labels(model: Path, contract: Contract, dataset: str) -> None:
 
 
 def find_completions(
-    folder: Path, dataset_json: Mapping[str, Any], contract: Contract, model: Path, splits: Sequence[Mapping[str, Any]]
+    folder: Path,
+    dataset_json: Mapping[str, Any],
+    contract: Contract,
+    model: Path,
+    splits: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Completion], list[str]]:
-    """The training cases with larger label-sets, each with the prediction of the fold that held it out.
+    """The training cases with larger label-sets, each with the prediction of the fold that held it
+    out.
 
     Cases that no fold holds out are named apart: they stay as annotated.
     """
@@ -53,7 +75,10 @@ def find_completions(
         except LabelSetError as error:
             raise LabelSetError(f"{folder.name}, fold {number}: {error}") from None
     held_out = {
-        case: fold for fold, split in enumerate(splits) for case in split[VALIDATED] if case not in split[TRAINED]
+        case: fold
+        for fold, split in enumerate(splits)
+        for case in split[VALIDATED]
+        if case not in split[TRAINED]
     }
     found, without_fold, missing = [], [], {}
     for case in raw_cases(folder, dataset_json):
@@ -77,5 +102,7 @@ def find_completions(
             f"train fold(s) {some(sorted(set(missing.values())), 10)} with --npz (or --val --npz)"
         )
     if not found:
-        raise LabelSetError(f"{folder}: no case of a validation fold has a larger label-set: nothing to complete")
+        raise LabelSetError(
+            f"{folder}: no case of a validation fold has a larger label-set: nothing to complete"
+        )
     return found, without_fold

@@ -1,6 +1,8 @@
-"""Write a data set from jobs: in parallel, into a hidden folder that becomes the data set only when all is well.
+"""Write a data set from jobs: in parallel, into a hidden folder that becomes the data set only when
+all is well.
 
-A killed run leaves the hidden folder with a record of every case that is done; the next run goes on from there.
+A killed run leaves the hidden folder with a record of every case that is done; the next run goes on
+from there.
 """
 
 from __future__ import annotations
@@ -34,28 +36,43 @@ class Written:
 
 
 def write_dataset(target: Target, made: Plan, processes: int, skip_bad_cases: bool) -> Written:
-    """Convert all jobs and publish the data set, or raise one error that lists every problem, with nothing written."""
+    """Convert all jobs and publish the data set, or raise one error that lists every problem, with
+    nothing written.
+    """
     if processes < 1:
         raise LabelSetError(f"-np {processes}: expected 1 or more")
     with staged(target, (path for job in made.jobs for path in job.inputs)) as staging:
         return _write(target, Records(staging), made, processes, skip_bad_cases)
 
 
-def _write(target: Target, records: Records, made: Plan, processes: int, skip_bad_cases: bool) -> Written:
-    stopped_before = bool(records)  # then its finished cases are worth keeping, whatever happens now
+def _write(
+    target: Target, records: Records, made: Plan, processes: int, skip_bad_cases: bool
+) -> Written:
+    stopped_before = bool(
+        records
+    )  # then its finished cases are worth keeping, whatever happens now
     try:
         # A run that cannot succeed any more still looks for all problems, but need not write.
-        results, resumed = _convert_all(records, made.jobs, processes, write=not made.problems or skip_bad_cases)
+        results, resumed = _convert_all(
+            records, made.jobs, processes, write=not made.problems or skip_bad_cases
+        )
     except LabelSetError as error:
         if not records:
             raise
-        raise LabelSetError(f"{error}; what is done is kept: the same command goes on from there") from None
-    bad = [*made.problems, *((job.case, text) for job in made.jobs for text in results[job.case].problems)]
+        raise LabelSetError(
+            f"{error}; what is done is kept: the same command goes on from there"
+        ) from None
+    bad = [
+        *made.problems,
+        *((job.case, text) for job in made.jobs for text in results[job.case].problems),
+    ]
     skipped = {case for case, _ in bad}
     good = [job for job in made.jobs if job.case not in skipped]
     failure = ""
     if bad and not skip_bad_cases:
-        failure = _list_problems(bad) + "\nNothing was written; --skip-bad-cases leaves these cases out."
+        failure = (
+            _list_problems(bad) + "\nNothing was written; --skip-bad-cases leaves these cases out."
+        )
     elif not any(job.part == TRAINING for job in good):
         failure = "no training case is left" + (": " + _list_problems(bad) if bad else "")
     if failure:
@@ -68,7 +85,11 @@ def _write(target: Target, records: Records, made: Plan, processes: int, skip_ba
     num_training = sum(job.part == TRAINING for job in good)
     layout = new_dataset_json(target.folder.name, made.channels, num_training, good[0].ending)
     dataset_json = {**layout, **contract.to_dataset_json()}
-    kept = publish(target, {name for job in good for name in output_names(job, results[job.case])}, dataset_json)
+    kept = publish(
+        target,
+        {name for job in good for name in output_names(job, results[job.case])},
+        dataset_json,
+    )
     texts = list(dict.fromkeys(text for _, text in bad))
     return Written(contract, {job.case: job for job in good}, texts, notes, resumed, kept)
 
@@ -82,15 +103,21 @@ def _convert_all(
     if write:
         records.forget(todo)
     work = partial(convert_and_record, folder=records.folder, write=write)
-    for job, (result, record) in map_parallel(work, todo, processes, "converting" if write else "checking"):
+    for job, (result, record) in map_parallel(
+        work, todo, processes, "converting" if write else "checking"
+    ):
         results[job.case] = result
         if record:
             records.add(record)
     return results, resumed
 
 
-def _contract(labels: Contract, jobs: Sequence[CaseJob], results: dict[str, CaseResult]) -> Contract:
-    """Equal protocols of a source get one name; a source with several gets them numbered, most annotated first."""
+def _contract(
+    labels: Contract, jobs: Sequence[CaseJob], results: dict[str, CaseResult]
+) -> Contract:
+    """Equal protocols of a source get one name; a source with several gets them numbered, most
+    annotated first.
+    """
     has_ignore = any(results[job.case].uses_ignore for job in jobs)
     of_case = {
         job.case: (job.source, sets if has_ignore else sets[:-1])
@@ -102,10 +129,14 @@ def _contract(labels: Contract, jobs: Sequence[CaseJob], results: dict[str, Case
         by_source.setdefault(source, set()).add(sets)
     names: dict[tuple[str, tuple[LabelSet, ...]], str] = {}
     for source, protocols in by_source.items():
-        ordered = sorted(protocols, key=lambda sets: (sum(map(len, sets)), [sorted(leaves) for leaves in sets]))
+        ordered = sorted(
+            protocols, key=lambda sets: (sum(map(len, sets)), [sorted(leaves) for leaves in sets])
+        )
         for number, protocol in enumerate(ordered, start=1):
             names[source, protocol] = source if len(ordered) == 1 else f"{source}_{number}"
-    if len(set(names.values())) != len(names):  # a source 'a' with two protocols beside a source 'a_1'
+    if len(set(names.values())) != len(
+        names
+    ):  # a source 'a' with two protocols beside a source 'a_1'
         names = {key: f"{key[0]}_protocol_{number}" for number, key in enumerate(names)}
     vouched: dict[str, LabelSet] = {}
     for case, key in of_case.items():

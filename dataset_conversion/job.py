@@ -14,8 +14,9 @@ from nnunet_labelset.nnunet.raw import TRAINING
 
 @dataclass(frozen=True)
 class CaseJob:
-    """Files and rules of one case. `labels` is one file with the values of the protocol, or one file per structure:
-    then structure `i` has the value `i + 1` in the protocol, and `None` is a structure that was not drawn here.
+    """Files and rules of one case. `labels` is one file with the values of the protocol, or one
+    file per structure: then structure `i` has the value `i + 1` in the protocol, and `None` is a
+    structure that was not drawn here.
     """
 
     case: str
@@ -40,11 +41,16 @@ class CaseJob:
     def image_files(self) -> list[str]:
         """The images of the case, in the folder of the data set."""
         folder = IMAGES_TRAINING if self.part == TRAINING else IMAGES_TEST
-        return [f"{folder}/{self.case}_{channel:04d}{self.ending}" for channel in range(len(self.images))]
+        return [
+            f"{folder}/{self.case}_{channel:04d}{self.ending}"
+            for channel in range(len(self.images))
+        ]
 
     @property
     def label_file(self) -> str:
-        return f"{LABELS_TRAINING if self.part == TRAINING else LABELS_TEST}/{self.case}{self.ending}"
+        return (
+            f"{LABELS_TRAINING if self.part == TRAINING else LABELS_TEST}/{self.case}{self.ending}"
+        )
 
     @property
     def inputs(self) -> tuple[Path, ...]:

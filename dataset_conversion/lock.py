@@ -14,21 +14,30 @@ from nnunet_labelset.errors import LabelSetError
 
 try:
     import fcntl
-except ImportError:  # Windows: an open file cannot be removed there, which protects the names but not the run
+except (
+    ImportError
+):  # Windows: an open file cannot be removed there, which protects the names but not the run
     fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of `folder`, a file beside it; if another run holds it, say which. It ends with the process."""
+    """Hold the lock of `folder`, a file beside it; if another run holds it, say which. It ends with
+    the process.
+    """
     path = folder.parent / f".{folder.name}.lock"
     handle = _open(path)
-    while not _is_at(handle, path):  # the run before has removed it between our opening and our locking
+    while not _is_at(
+        handle, path
+    ):  # the run before has removed it between our opening and our locking
         os.close(handle)
         handle = _open(path)
     try:
         os.ftruncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {platform.node()}, since {time.strftime('%H:%M:%S')}".encode())
+        os.write(
+            handle,
+            f"process {os.getpid()} on {platform.node()}, since {time.strftime('%H:%M:%S')}".encode(),
+        )
         yield
     finally:
         path.unlink(missing_ok=True)

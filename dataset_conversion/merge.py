@@ -1,6 +1,7 @@
 """Several nnU-Net data sets in one label space, by the names of their labels.
 
-What a data set does not annotate may be anywhere in its background: there, a voxel is {background + those leaves}.
+What a data set does not annotate may be anywhere in its background: there, a voxel is {background +
+those leaves}.
 """
 
 from __future__ import annotations
@@ -46,10 +47,14 @@ class InputDataset:
             raise LabelSetError(f"{self.folder}: {error}") from None
 
 
-def read_datasets(given: Sequence[str], annotated: Sequence[str], fully_annotated: Sequence[str]) -> list[InputDataset]:
-    """The data sets with what is annotated in them; one that nobody declared is not taken for complete.
+def read_datasets(
+    given: Sequence[str], annotated: Sequence[str], fully_annotated: Sequence[str]
+) -> list[InputDataset]:
+    """The data sets with what is annotated in them; one that nobody declared is not taken for
+    complete.
 
-    `annotated` are texts [DATASET=]FILE. They and `fully_annotated` speak of data sets that do not say it themselves.
+    `annotated` are texts [DATASET=]FILE. They and `fully_annotated` speak of data sets that do not
+    say it themselves.
     """
     folders = [find_dataset(name) for name in given]
     resolved = [folder.resolve() for folder in folders]
@@ -59,7 +64,11 @@ def read_datasets(given: Sequence[str], annotated: Sequence[str], fully_annotate
     keys = [ways_to_write(name, folder) for name, folder in zip(given, folders, strict=True)]
     complete = {_chosen("--fully-annotated", name, keys, given) for name in fully_annotated}
     contents = [_read_json(folder) for folder in folders]
-    silent = [number for number, content in enumerate(contents) if BLOCK not in content and number not in complete]
+    silent = [
+        number
+        for number, content in enumerate(contents)
+        if BLOCK not in content and number not in complete
+    ]
     tables = dict(_tables(annotated, keys, given, silent))
     if undeclared := [number for number in silent if number not in tables]:
         listed = [given[number] for number in undeclared]
@@ -73,7 +82,11 @@ def read_datasets(given: Sequence[str], annotated: Sequence[str], fully_annotate
         names: dict[str, tuple[str, ...]] = {leaf: (leaf,) for leaf in contract.leaf_names}
         names[contract.leaf_names[0]] = ("background",)
         name = _unique_name(number, resolved)
-        datasets.append(InputDataset(given[number], folder, content, contract, cases, name, number in complete, names))
+        datasets.append(
+            InputDataset(
+                given[number], folder, content, contract, cases, name, number in complete, names
+            )
+        )
     return datasets
 
 
@@ -100,12 +113,16 @@ def _tables(
         if table:
             number = _chosen("--annotated", name, keys, given)
             if number not in silent:
-                raise LabelSetError(f"--annotated {option}: {given[number]} is declared already, by its dataset.json")
+                raise LabelSetError(
+                    f"--annotated {option}: {given[number]} is declared already, by its dataset.json"
+                )
             yield number, table
         elif len(silent) == 1:
             yield silent[0], option
         else:
-            raise LabelSetError(f"--annotated {option}: say for which data set: --annotated DATASET={option}")
+            raise LabelSetError(
+                f"--annotated {option}: say for which data set: --annotated DATASET={option}"
+            )
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
@@ -137,11 +154,17 @@ def _contract(
         raise LabelSetError(f"{folder / DATASET}: {error}") from None
     if table is not None:
         contract = contract_with_list(dataset_json, table)
-        refuse_unknown(table, contract.cases, {case.name: case for case in cases}, f"in {folder.name}")
+        refuse_unknown(
+            table, contract.cases, {case.name: case for case in cases}, f"in {folder.name}"
+        )
         if missing := [name for name in labelled if name not in contract.cases]:
             raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
-    if partial := [name for name in contract.cases if complete and not contract.is_fully_annotated(name)]:
-        raise LabelSetError(f"--fully-annotated: {folder / DATASET} says that '{partial[0]}' is not")
+    if partial := [
+        name for name in contract.cases if complete and not contract.is_fully_annotated(name)
+    ]:
+        raise LabelSetError(
+            f"--fully-annotated: {folder / DATASET} says that '{partial[0]}' is not"
+        )
     return contract, cases
 
 
@@ -155,25 +178,39 @@ def _unique_name(number: int, folders: Sequence[Path]) -> str:
 
 
 def merge_jobs(
-    datasets: Sequence[InputDataset], labels: Contract, channels: tuple[str, ...], ending: str, link: bool, prefix: bool
+    datasets: Sequence[InputDataset],
+    labels: Contract,
+    channels: tuple[str, ...],
+    ending: str,
+    link: bool,
+    prefix: bool,
 ) -> Plan:
     """One job for every case of every data set; problems are collected, not raised."""
     made = Plan(labels, channels)
     leaves = labels.leaf_names
     number_of = {leaf: number for number, leaf in enumerate(leaves)}
     for dataset in datasets:
-        known = [frozenset(number_of[name] for name in dataset.names[leaf]) for leaf in dataset.contract.leaf_names]
-        hidden = frozenset(range(len(leaves))).difference(*known)  # may be in the background of this data set
+        known = [
+            frozenset(number_of[name] for name in dataset.names[leaf])
+            for leaf in dataset.contract.leaf_names
+        ]
+        hidden = frozenset(range(len(leaves))).difference(
+            *known
+        )  # may be in the background of this data set
         meaning = {
             own: frozenset().union(*(known[leaf] for leaf in own), hidden if 0 in own else ())
-            for own in set().union(*dataset.contract.protocols.values())  # protocols share most of them
+            for own in set().union(
+                *dataset.contract.protocols.values()
+            )  # protocols share most of them
         }
         for case in dataset.cases:
             name = f"{dataset.name}_{case.name}" if prefix else case.name
             try:
                 made.add_name(name, str(dataset.folder), "use --prefix")
                 if len(case.images) != len(channels):
-                    raise LabelSetError(f"case '{case.name}' has {len(case.images)} images, expected {len(channels)}")
+                    raise LabelSetError(
+                        f"case '{case.name}' has {len(case.images)} images, expected {len(channels)}"
+                    )
                 made.jobs.append(_job(name, dataset, case, meaning, leaves, link, ending))
             except LabelSetError as error:
                 where = "" if str(error).startswith(str(dataset.folder)) else f"{dataset.folder}: "
@@ -194,10 +231,14 @@ def _job(
     values, source, complete, vouched = {0: frozenset([0])}, dataset.name, False, frozenset[int]()
     if case.label is not None:
         contract, protocol = dataset.contract, dataset.contract.protocol_of(case.name)
-        values = {value: meaning[labels] for value, labels in enumerate(contract.protocols[protocol])}
+        values = {
+            value: meaning[labels] for value, labels in enumerate(contract.protocols[protocol])
+        }
         complete = contract.is_fully_annotated(case.name)
         own = contract.vouched.get(protocol, ())
-        vouched = frozenset(leaf for value in own if len(values.get(value, ())) == 1 for leaf in values[value])
+        vouched = frozenset(
+            leaf for value in own if len(values.get(value, ())) == 1 for leaf in values[value]
+        )
         if BLOCK in dataset.dataset_json and len(contract.protocols) > 1:
             source = f"{dataset.name}_{protocol}"
     unlabelled = values.pop(0)
@@ -209,7 +250,9 @@ def _job(
         images=case.images,
         labels=() if case.label is None else (case.label,),
         mask=case.mask if case.label is not None else None,
-        protocol=Meaning(values, unlabelled, unlabelled, ignored, complete=complete, vouched=vouched),
+        protocol=Meaning(
+            values, unlabelled, unlabelled, ignored, complete=complete, vouched=vouched
+        ),
         leaves=leaves,
         fully_annotated=dataset.fully_annotated,
         link=link,

@@ -1,4 +1,6 @@
-"""Data sets are merged by the names of their labels and channels: renamed, united, and told to the user."""
+"""Data sets are merged by the names of their labels and channels: renamed, united, and told to the
+user.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,17 @@ def rename_labels(datasets: Sequence[InputDataset], options: Sequence[str]) -> N
         label, _, leaves = option[length + 1 :].partition("=")
         names = tuple(name.strip() for name in leaves.split("+"))
         if length < 1 or not label or not all(names) or IGNORE in names:
-            raise LabelSetError(f"--label {option}: expected DATASET:LABEL=LEAF or DATASET:LABEL=LEAF+LEAF")
+            raise LabelSetError(
+                f"--label {option}: expected DATASET:LABEL=LEAF or DATASET:LABEL=LEAF+LEAF"
+            )
         if number < 0:
             raise LabelSetError(f"--label {option}: no such data set among {given}")
         dataset = datasets[number]
         known = dataset.contract.leaf_names[1:]
         if label not in known:
-            raise LabelSetError(f"--label {option}: {dataset.given} has no such label{did_you_mean(label, known)}")
+            raise LabelSetError(
+                f"--label {option}: {dataset.given} has no such label{did_you_mean(label, known)}"
+            )
         dataset.names[label] = names
         dataset.renamed.add(label)
 
@@ -43,12 +49,20 @@ def rename_labels(datasets: Sequence[InputDataset], options: Sequence[str]) -> N
 def _common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
     """Background and all leaves, in the order of the data sets and of their values.
 
-    A leaf that no data set has, but only a `--label` as one of several, is a slip: nothing could teach it.
+    A leaf that no data set has, but only a `--label` as one of several, is a slip: nothing could
+    teach it.
     """
     leaves = tuple(
-        dict.fromkeys(["background", *(leaf for dataset in datasets for n in dataset.names.values() for leaf in n)])
+        dict.fromkeys(
+            [
+                "background",
+                *(leaf for dataset in datasets for n in dataset.names.values() for leaf in n),
+            ]
+        )
     )
-    known = {names[0] for dataset in datasets for names in dataset.names.values() if len(names) == 1}
+    known = {
+        names[0] for dataset in datasets for names in dataset.names.values() if len(names) == 1
+    }
     known.update(*(dataset.contract.leaf_names for dataset in datasets))
     for leaf in leaves:
         if leaf not in known:
@@ -58,7 +72,8 @@ def _common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
 
 
 def common_labels(datasets: Sequence[InputDataset]) -> Contract:
-    """All leaves, and all regions by name; a leaf that no region holds is a region of its own, if there are any.
+    """All leaves, and all regions by name; a leaf that no region holds is a region of its own, if
+    there are any.
 
     Larger ones come first: nnU-Net writes the later ones over them.
     """
@@ -67,20 +82,31 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
     order: dict[str, int] = {}
     for dataset in datasets:
         own = dataset.contract.regions or {}
-        for (region, values), value in zip(own.items(), dataset.contract.regions_class_order, strict=True):
-            names = {name for leaf in values for name in dataset.names[dataset.contract.leaf_names[leaf]]}
+        for (region, values), value in zip(
+            own.items(), dataset.contract.regions_class_order, strict=True
+        ):
+            names = {
+                name for leaf in values for name in dataset.names[dataset.contract.leaf_names[leaf]]
+            }
             found = frozenset(map(leaves.index, names))
             if members.setdefault(region, found) != found:
-                listed = [", ".join(leaves[leaf] for leaf in sorted(sets)) for sets in (members[region], found)]
+                listed = [
+                    ", ".join(leaves[leaf] for leaf in sorted(sets))
+                    for sets in (members[region], found)
+                ]
                 raise LabelSetError(
                     f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in {dataset.given}: rename it "
                     "in one dataset.json, or unite the leaves with --label"
                 )
-            order.setdefault(region, leaves.index(dataset.names[dataset.contract.leaf_names[value]][0]))
+            order.setdefault(
+                region, leaves.index(dataset.names[dataset.contract.leaf_names[value]][0])
+            )
     for leaf in range(1, len(leaves) if members else 0):
         if not any(leaf in region for region in members.values()):
             members[leaves[leaf]], order[leaves[leaf]] = frozenset([leaf]), leaf
-    members = {name: members[name] for name in sorted(members, key=lambda name: -len(members[name]))}
+    members = {
+        name: members[name] for name in sorted(members, key=lambda name: -len(members[name]))
+    }
     ordered = tuple(order[name] for name in members)
     return Contract.of_leaves(leaves, "the data sets together", members or None, ordered)
 
@@ -88,16 +114,28 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
 def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: bool) -> list[str]:
     """What was done by names alone, and is for the user to confirm."""
     having = {
-        leaf: [dataset for dataset in datasets if any(leaf in names for names in dataset.names.values())]
+        leaf: [
+            dataset
+            for dataset in datasets
+            if any(leaf in names for names in dataset.names.values())
+        ]
         for leaf in leaves
     }
     united = []
     for leaf in leaves[1:]:
-        having_it = [dataset for dataset in datasets if leaf in dataset.names and leaf not in dataset.renamed]
-        by_name = [dataset.given if dataset.given.isdigit() else dataset.name for dataset in having_it]
+        having_it = [
+            dataset for dataset in datasets if leaf in dataset.names and leaf not in dataset.renamed
+        ]
+        by_name = [
+            dataset.given if dataset.given.isdigit() else dataset.name for dataset in having_it
+        ]
         if len(by_name) > 1:
             united.append(f"{leaf} ({', '.join(by_name)})")
-    lines = [f"united because their names are equal; the same structure? {some(united, 10)}"] if united else []
+    lines = (
+        [f"united because their names are equal; the same structure? {some(united, 10)}"]
+        if united
+        else []
+    )
     for a, b in combinations(leaves[1:], 2):
         apart = not any(dataset in having[b] for dataset in having[a])
         if apart and _nearly_equal(a, b):
@@ -106,7 +144,11 @@ def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: boo
                 f"kept apart, though their names are nearly equal: '{a}' ({first}) and '{b}' ({second}); "
                 f"to unite them: --label '{second}:{b}={a}'"
             )
-    return lines + (["images are links into the data sets that were merged: --copy copies them"] if linked else [])
+    return lines + (
+        ["images are links into the data sets that were merged: --copy copies them"]
+        if linked
+        else []
+    )
 
 
 def _nearly_equal(a: str, b: str) -> bool:
@@ -118,11 +160,17 @@ def _nearly_equal(a: str, b: str) -> bool:
     return plain[0] == plain[1] or (matcher.quick_ratio() >= NEARLY and matcher.ratio() >= NEARLY)
 
 
-def common_channels(datasets: Sequence[InputDataset], chosen: Sequence[str] | None) -> tuple[str, ...]:
+def common_channels(
+    datasets: Sequence[InputDataset], chosen: Sequence[str] | None
+) -> tuple[str, ...]:
     found = {dataset.channels: dataset for dataset in datasets}
     if len({len(channels) for channels in found}) > 1 or (chosen is None and len(found) > 1):
-        listed = "; ".join(f"{dataset.folder.name}: {', '.join(channels)}" for channels, dataset in found.items())
-        raise LabelSetError(f"the data sets have different channels ({listed}): if they mean the same, use --channels")
+        listed = "; ".join(
+            f"{dataset.folder.name}: {', '.join(channels)}" for channels, dataset in found.items()
+        )
+        raise LabelSetError(
+            f"the data sets have different channels ({listed}): if they mean the same, use --channels"
+        )
     channels = next(iter(found))
     if chosen is not None and len(chosen) != len(channels):
         raise LabelSetError(f"--channels: expected {len(channels)} names, but got {len(chosen)}")

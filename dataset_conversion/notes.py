@@ -1,4 +1,6 @@
-"""Facts worth telling about cases: told together by kind, and kept whole in a table beside the data."""
+"""Facts worth telling about cases: told together by kind, and kept whole in a table beside the
+data.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ MOST_LINES = 10  # of one kind; the table has them all
 
 
 class Note(NamedTuple):
-    """A fact about a case. Notes of one kind are told together, those `about` one thing in one line."""
+    """A fact about a case. Notes of one kind are told together, those `about` one thing in one
+    line.
+    """
 
     kind: str
     about: str = ""
@@ -25,7 +29,10 @@ class Note(NamedTuple):
 def write_notes(path: Path, notes: Sequence[tuple[str, Note]]) -> None:
     """All notes as a table, one line for every case and thing; no file if there is nothing to tell."""
     if notes:
-        write_text(path, csv_text(["case", "note", "about", "detail"], [(case, *note) for case, note in notes]))
+        write_text(
+            path,
+            csv_text(["case", "note", "about", "detail"], [(case, *note) for case, note in notes]),
+        )
 
 
 def note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:
@@ -38,7 +45,9 @@ def note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:
     for kind, things in kinds.items():
         ordered = sorted(things.items(), key=lambda item: -len(item[1]))
         for about, cases in ordered[:MOST_LINES]:
-            lines.append(f"note: {kind}{': ' + about if about else ''}: {some(dict.fromkeys(cases))}")
+            lines.append(
+                f"note: {kind}{': ' + about if about else ''}: {some(dict.fromkeys(cases))}"
+            )
         if len(ordered) > MOST_LINES:
             lines.append(f"note: {kind}: {len(ordered) - MOST_LINES} more, see {NOTES}")
     return lines

@@ -1,4 +1,6 @@
-"""From sources and case lists to one job per case, with everything that can be checked before reading volumes."""
+"""From sources and case lists to one job per case, with everything that can be checked before
+reading volumes.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ class Plan:
     channels: tuple[str, ...]
     jobs: list[CaseJob] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
-    places: dict[str, str] = field(default_factory=dict)  # where each case was found, by its name in small letters
+    places: dict[str, str] = field(
+        default_factory=dict
+    )  # where each case was found, by its name in small letters
 
     def add_name(self, case: str, where: str, way_out: str) -> None:
         """Check a name; names that differ only in case are one file on some systems."""
@@ -64,11 +68,15 @@ class Plan:
         except LabelSetError as error:
             raise LabelSetError(f"{error}{RENAME}") from None
         if case.lower() in self.places:
-            raise LabelSetError(f"{where}: case '{case}' is also in {self.places[case.lower()]}: {way_out}")
+            raise LabelSetError(
+                f"{where}: case '{case}' is also in {self.places[case.lower()]}: {way_out}"
+            )
         self.places[case.lower()] = f"{where} as '{case}'"
 
 
-def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources: Iterable[str] = ()) -> Plan:
+def plan(
+    sources: Sequence[Source], rows: Rows, options: Options, other_sources: Iterable[str] = ()
+) -> Plan:
     """One job for every case of every source; problems are collected, not raised.
 
     Rows may be about `other_sources`, which are not converted now.
@@ -97,7 +105,9 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
             try:
                 made.add_name(case, where, f"give one source a prefix (--prefix){RENAME}")
                 declared = row is not None and row.annotated is not None
-                if source.varies and not (declared or options.infer_annotated or source.per_structure):
+                if source.varies and not (
+                    declared or options.infer_annotated or source.per_structure
+                ):
                     undeclared.append(case)
                 made.jobs.append(_job(case, source, found, row, where, options))
             except LabelSetError as error:
@@ -121,42 +131,61 @@ def plan(sources: Sequence[Source], rows: Rows, options: Options, other_sources:
     return made
 
 
-def _check_unused(made: Plan, rows: Iterable[Row], names: set[str], other_sources: Iterable[str]) -> None:
-    """Every line of a case list is about a source and a case that exist; sources that exist may wait."""
+def _check_unused(
+    made: Plan, rows: Iterable[Row], names: set[str], other_sources: Iterable[str]
+) -> None:
+    """Every line of a case list is about a source and a case that exist; sources that exist may
+    wait.
+    """
     known = sorted(names.union(other_sources))
-    cases = [job.case for job in made.jobs] if len(made.jobs) < 1000 else []  # looking for near misses takes its time
+    cases = (
+        [job.case for job in made.jobs] if len(made.jobs) < 1000 else []
+    )  # looking for near misses takes its time
     for row in rows:
         if row.source and row.source not in known:
             hint = did_you_mean(row.source, known)
             made.problems.append((row.case, f"{row.where}: no such source: '{row.source}'{hint}"))
         elif not row.source or row.source in names:
             hint = near_miss(row.case, cases)
-            made.problems.append((row.case, f"{row.where}: no source has a case '{row.case}'{hint}"))
+            made.problems.append(
+                (row.case, f"{row.where}: no source has a case '{row.case}'{hint}")
+            )
 
 
 def _find(source: Source, options: Options) -> dict[str, Found]:
     """The chosen file of every role by case."""
     if source.cases is not None:
-        rows = read_case_list(source.cases, options.manifest.leaves, options.manifest.channels, source.folder)
+        rows = read_case_list(
+            source.cases, options.manifest.leaves, options.manifest.channels, source.folder
+        )
         return {row.case: Found(row.files, row) for row in rows.values()}
     assert source.folder is not None
     cases = find_cases(source.folder, source.patterns, source.case, source.exclude)
     if not cases:
         examples = some(next(iter(patterns)) for patterns in source.patterns.values())
-        raise LabelSetError(f"{source.folder}: no case of source '{source.name}' found: expected files like {examples}")
+        raise LabelSetError(
+            f"{source.folder}: no case of source '{source.name}' found: expected files like {examples}"
+        )
     chosen = {}
     for case, found in cases.items():
         several = [role for role, groups in found.items() if len(groups[0]) > 1]
-        preferred = dict.fromkeys(role.kind.value for role, groups in found.items() if len(groups) > 1)
+        preferred = dict.fromkeys(
+            role.kind.value for role, groups in found.items() if len(groups) > 1
+        )
         chosen[case] = Found(
             {role: groups[0][0] for role, groups in found.items()},
             notes=tuple(Note("several files, the preferred one taken", kind) for kind in preferred),
-            problems=tuple(f"several files for {role} of case '{case}': {some(found[role][0])}" for role in several),
+            problems=tuple(
+                f"several files for {role} of case '{case}': {some(found[role][0])}"
+                for role in several
+            ),
         )
     return chosen
 
 
-def _job(case: str, source: Source, found: Found, row: Row | None, where: str, options: Options) -> CaseJob:
+def _job(
+    case: str, source: Source, found: Found, row: Row | None, where: str, options: Options
+) -> CaseJob:
     leaves, part = options.manifest.leaves, (row.part if row else None) or source.part
     where = f"{where}: case '{case}'"
     images = []
@@ -169,13 +198,25 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
     annotated, varies, partly = source.annotated, source.varies, frozenset[int]()
     if row is not None and row.annotated is not None:
         annotated, varies = row.annotated, frozenset()
-    elif source.per_structure:  # a file that is there says that somebody looked, even when it is empty
-        files = {structure: Role(Kind.LABEL, structure) in found.files for structure in source.labels}
-        drawn = varies & frozenset().union(*(sets for name, sets in source.labels.items() if files[name]))
-        partly = drawn & frozenset().union(*(sets for name, sets in source.labels.items() if not files[name]))
+    elif (
+        source.per_structure
+    ):  # a file that is there says that somebody looked, even when it is empty
+        files = {
+            structure: Role(Kind.LABEL, structure) in found.files for structure in source.labels
+        }
+        drawn = varies & frozenset().union(
+            *(sets for name, sets in source.labels.items() if files[name])
+        )
+        partly = drawn & frozenset().union(
+            *(sets for name, sets in source.labels.items() if not files[name])
+        )
         annotated |= drawn - partly
     labels = _label_files(source, found, annotated, varies, part, where)
-    values = enumerate(source.labels.values(), start=1) if source.per_structure else source.labels.items()
+    values = (
+        enumerate(source.labels.values(), start=1)
+        if source.per_structure
+        else source.labels.items()
+    )
     protocol = SourceProtocol(
         num_leaves=len(leaves),
         values={int(value): sets for value, sets in values},
@@ -183,10 +224,14 @@ def _job(case: str, source: Source, found: Found, row: Row | None, where: str, o
         varies=frozenset() if source.per_structure else varies,
         partly=partly,
         absorbs=source.absorbs,
-        withheld=options.withhold if _matches(options.withhold_in, case, source.name) else frozenset(),
+        withheld=options.withhold
+        if _matches(options.withhold_in, case, source.name)
+        else frozenset(),
         mask=Mask.FILE if MASK in found.files else source.mask_kind,
     )
-    notes = tuple(Note("only some structures drawn, not annotated", leaves[leaf]) for leaf in sorted(partly))
+    notes = tuple(
+        Note("only some structures drawn, not annotated", leaves[leaf]) for leaf in sorted(partly)
+    )
     return CaseJob(
         case=case,
         source=source.name,
@@ -231,6 +276,8 @@ def _label_files(
         if path is None and not (any(files) and (sets <= varies or not sets & (annotated | {0})))
     ]
     if absent:
-        hint = ": if it was not drawn in every case, name its leaves in 'varies'" if any(files) else ""
+        hint = (
+            ": if it was not drawn in every case, name its leaves in 'varies'" if any(files) else ""
+        )
         raise LabelSetError(f"{where}: no label file of structure {', '.join(absent)}{hint}")
     return files

@@ -1,4 +1,6 @@
-"""Read and check the files of one case; every problem is noted, so that a run can report all of them together."""
+"""Read and check the files of one case; every problem is noted, so that a run can report all of
+them together.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,26 @@ from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import Volume, count_not_finite, count_values, integer_array, read_voxels
+from nnunet_labelset.io.volume import (
+    Volume,
+    count_not_finite,
+    count_values,
+    integer_array,
+    read_voxels,
+)
 
 
 class CaseReader:
-    """Reads the files of a job; problems and notes go to `result`, changed images (4D, NaN) to `changed`."""
+    """Reads the files of a job; problems and notes go to `result`, changed images (4D, NaN) to
+    `changed`.
+    """
 
     def __init__(self, job: CaseJob) -> None:
         self.job, self.result = job, CaseResult(notes=list(job.notes))
         self.changed: set[Path] = set()
-        self.current: Path | None = None  # the file at work, to be named when something unexpected happens
+        self.current: Path | None = (
+            None  # the file at work, to be named when something unexpected happens
+        )
 
     def read_volume(self, path: Path, image: bool = False) -> Volume | None:
         """A 3D volume of finite values, or None after noting the problem."""
@@ -29,19 +41,27 @@ class CaseReader:
         try:
             array, place = read_voxels(path)
             if np.iscomplexobj(array) or place.components != 1:
-                raise LabelSetError(f"{path}: expected one number per voxel, but got colours, vectors or complex ones")
+                raise LabelSetError(
+                    f"{path}: expected one number per voxel, but got colours, vectors or complex ones"
+                )
             if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # no writer writes them
                 array = array.astype(np.float64)
             if array.ndim == 4:
                 if len(array) > 1 and not self.job.first_volume:
-                    raise LabelSetError(f"{path}: 4D, size {place.size}: 'first_volume = true' takes volume 0")
+                    raise LabelSetError(
+                        f"{path}: 4D, size {place.size}: 'first_volume = true' takes volume 0"
+                    )
                 array, place = self.note(path, "4D file, volume 0 taken", array[0]), place.spatial()
             if array.ndim != 3:
                 raise LabelSetError(f"{path}: expected a 3D volume, but got {array.ndim}D")
             if place.refused:  # by the reader of nnU-Net
-                array = self.note(path, "header rewritten, as ITK does not read it", array, about=place.refused)
+                array = self.note(
+                    path, "header rewritten, as ITK does not read it", array, about=place.refused
+                )
             if place.ambiguous and image:
-                self.result.notes.append(Note("qform and sform differ, programs may see the volume elsewhere"))
+                self.result.notes.append(
+                    Note("qform and sform differ, programs may see the volume elsewhere")
+                )
             return Volume(self.finite(array, path, image), place)
         except LabelSetError as error:
             self.result.problems.append(str(error))
@@ -58,17 +78,23 @@ class CaseReader:
         if not count:
             return array
         if not self.job.replace_nan:
-            raise LabelSetError(f"{path}: {count} voxels are NaN or infinite: 'replace_nan = true' makes them 0")
+            raise LabelSetError(
+                f"{path}: {count} voxels are NaN or infinite: 'replace_nan = true' makes them 0"
+            )
         kind = f"NaN {'in the image' if image else 'among the labels'} replaced by 0"
         return self.note(path, kind, np.nan_to_num(array, nan=0.0, posinf=0.0, neginf=0.0))
 
     def check_geometry(self, volume: Volume | None, path: Path, reference: Volume | None) -> bool:
-        """Whether a file lies where the first image does; what cannot be read has been noted as a problem."""
+        """Whether a file lies where the first image does; what cannot be read has been noted as a
+        problem.
+        """
         if volume is None or reference is None:
             return True
         difference = geometry_difference(volume.place, reference.place)
         if difference:
-            self.result.problems.append(f"{path}: geometry differs from {self.job.images[0].name}: {difference}")
+            self.result.problems.append(
+                f"{path}: geometry differs from {self.job.images[0].name}: {difference}"
+            )
         return not difference
 
     def read_labels(self, reference: Volume | None) -> np.ndarray | None:
@@ -95,7 +121,9 @@ class CaseReader:
     def paint(self, painted: np.ndarray, array: np.ndarray, number: int, path: Path) -> None:
         counts = {value: count for value, count in count_values(array).items() if value}
         if len(counts) > 1:
-            self.result.problems.append(f"{path}: expected one value besides 0, but got {counted(counts)}")
+            self.result.problems.append(
+                f"{path}: expected one value besides 0, but got {counted(counts)}"
+            )
         inside = array != 0
         overlap = int(np.count_nonzero(painted[inside]))
         if overlap and not self.job.overlap:

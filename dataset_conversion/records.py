@@ -1,4 +1,6 @@
-"""Records of finished cases, so that a stopped run goes on where it was: one file, with a line for every case."""
+"""Records of finished cases, so that a stopped run goes on where it was: one file, with a line for
+every case.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ class Records:
         return bool(size_of(self.path))
 
     def recall(self, jobs: Sequence[CaseJob]) -> dict[str, CaseResult]:
-        """Results of cases that an earlier run finished by the same rules from the same files, if these are there."""
+        """Results of cases that an earlier run finished by the same rules from the same files, if
+        these are there.
+        """
         records = {record["case"]: record for record, _ in self._read()}
         found = {}
         for job in jobs if records else ():
@@ -82,23 +86,37 @@ class Records:
         return found
 
     def forget(self, jobs: Sequence[CaseJob]) -> None:
-        """Before these cases are converted: whoever stops then must not find their old records with new files."""
+        """Before these cases are converted: whoever stops then must not find their old records with
+        new files.
+        """
         cases = {job.case for job in jobs}
         if self:
-            write_text(self.path, "".join(line for record, line in self._read() if record["case"] not in cases))
+            write_text(
+                self.path,
+                "".join(line for record, line in self._read() if record["case"] not in cases),
+            )
 
     def add(self, record: str) -> None:
         """After the files of a case were written, so that a case with a record is a whole case."""
-        with suppress(OSError), open(self.path, "a", encoding="utf-8") as file:  # without, it is only converted again
+        with (
+            suppress(OSError),
+            open(self.path, "a", encoding="utf-8") as file,
+        ):  # without, it is only converted again
             file.write(record + "\n")
 
     def _read(self) -> Iterator[tuple[dict[str, Any], str]]:
         if not self:
             return
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines(
+            keepends=True
+        ):
             with suppress(ValueError, RecursionError):
                 record = json.loads(line)
-                if isinstance(record, dict) and isinstance(record.get("case"), str) and line.endswith("\n"):
+                if (
+                    isinstance(record, dict)
+                    and isinstance(record.get("case"), str)
+                    and line.endswith("\n")
+                ):
                     yield record, line
 
 

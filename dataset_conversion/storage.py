@@ -1,4 +1,6 @@
-"""Which value stores which label-set, and the remap of a label map to those values. Pure arrays and sets."""
+"""Which value stores which label-set, and the remap of a label map to those values. Pure arrays and
+sets.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from nnunet_labelset.contract import LabelSet
 
 @dataclass(frozen=True)
 class Storage:
-    """The value of every label-set of a case; `merged` maps a set to the larger one that it had to be stored as."""
+    """The value of every label-set of a case; `merged` maps a set to the larger one that it had to
+    be stored as.
+    """
 
     num_leaves: int
     value: Mapping[LabelSet, int]
@@ -27,15 +31,18 @@ class Storage:
         return self.num_leaves in self.value.values()
 
     def sets(self, singletons_are_annotated: bool = False) -> tuple[LabelSet, ...]:
-        """What each of the values 0..C stands for; a value that stores no label-set stands for itself.
+        """What each of the values 0..C stands for; a value that stores no label-set stands for
+        itself.
 
-        If only leaves with a value of their own are annotated, the value of another one must not claim that it is,
-        where nothing but "any leaf" holds it.
+        If only leaves with a value of their own are annotated, the value of another one must not
+        claim that it is, where nothing but "any leaf" holds it.
         """
         full = frozenset(range(self.num_leaves))
         sets = [frozenset([leaf]) for leaf in range(self.num_leaves)] + [full]
         if singletons_are_annotated and full in self.value:
-            hidden = frozenset(leaf for leaf in range(self.num_leaves) if sets[leaf] not in self.value)
+            hidden = frozenset(
+                leaf for leaf in range(self.num_leaves) if sets[leaf] not in self.value
+            )
             for leaf in hidden:
                 sets[leaf] = hidden | {0}
         for labels, value in self.value.items():
@@ -43,11 +50,15 @@ class Storage:
         return tuple(sets)
 
 
-def allocate(sets: Iterable[LabelSet], num_leaves: int, unannotated: LabelSet | None = None) -> Storage:
-    """Find a value for every label-set: singletons keep theirs, `unannotated` is stored as `ignore`.
+def allocate(
+    sets: Iterable[LabelSet], num_leaves: int, unannotated: LabelSet | None = None
+) -> Storage:
+    """Find a value for every label-set: singletons keep theirs, `unannotated` is stored as
+    `ignore`.
 
-    Another set takes a value that is not used otherwise, that of one of its own leaves if possible, so that the file
-    still looks right in a viewer. When the values run out, the two sets that lose least are merged, until all fit.
+    Another set takes a value that is not used otherwise, that of one of its own leaves if possible,
+    so that the file still looks right in a viewer. When the values run out, the two sets that lose
+    least are merged, until all fit.
     """
     wanted = set(sets)
     taken = {next(iter(labels)) for labels in wanted if len(labels) == 1}
@@ -58,19 +69,29 @@ def allocate(sets: Iterable[LabelSet], num_leaves: int, unannotated: LabelSet | 
         pairs = combinations(sorted(larger, key=_order), 2)
         a, b = min(pairs, key=lambda pair: 2 * len(pair[0] | pair[1]) - len(pair[0]) - len(pair[1]))
         larger = larger - {a, b} | {a | b}
-        merged = {labels: a | b if into in (a, b) else into for labels, into in merged.items()} | {a: a | b, b: a | b}
-    merged = {labels: into for labels, into in merged.items() if labels != into and labels in wanted}
+        merged = {labels: a | b if into in (a, b) else into for labels, into in merged.items()} | {
+            a: a | b,
+            b: a | b,
+        }
+    merged = {
+        labels: into for labels, into in merged.items() if labels != into and labels in wanted
+    }
     value = {frozenset([leaf]): leaf for leaf in range(num_leaves) if frozenset([leaf]) in wanted}
     full = frozenset(range(num_leaves))
-    first = full if full in larger else merged.get(unannotated, unannotated) if unannotated else None
+    first = (
+        full if full in larger else merged.get(unannotated, unannotated) if unannotated else None
+    )
     if first in larger and num_leaves in free:
         assert first is not None
         value[first] = num_leaves
         free.remove(num_leaves)
     for labels in sorted(larger - set(value), key=_order):
         own = [leaf for leaf in free if leaf in labels and leaf > 0]
-        # `ignore` before a foreign leaf, background last: the less a stock tool can misread, the better.
-        value[labels] = (own or sorted(free, key=lambda free_value: (free_value == 0, free_value != num_leaves)))[0]
+        # `ignore` before a foreign leaf, background last: the less a stock tool can misread, the
+        # better.
+        value[labels] = (
+            own or sorted(free, key=lambda free_value: (free_value == 0, free_value != num_leaves))
+        )[0]
         free.remove(value[labels])
     return Storage(num_leaves, value, merged)
 
@@ -86,7 +107,9 @@ def remap(labels: np.ndarray, table: Mapping[int, int], highest: int) -> np.ndar
     """
     dtype = np.min_scalar_type(highest)
     changed = {value: target for value, target in table.items() if value != target}
-    if len(changed) <= 3:  # most files hold the target values already; this is faster than a table then
+    if (
+        len(changed) <= 3
+    ):  # most files hold the target values already; this is faster than a table then
         result = labels.astype(dtype)
         for value, target in changed.items():
             np.copyto(result, dtype.type(target), where=labels == value)

@@ -32,11 +32,18 @@ from nnunet_labelset.nnunet.names import (
 )
 from nnunet_labelset.nnunet.raw import INCOMPLETE, file_ending
 
-# Label maps that a model has completed. Not in labelsTr: if it is there, nnU-Net looks for every case in it when it
-# collects a cross-validation, also for those that are listed in place.
+# Label maps that a model has completed. Not in labelsTr: if it is there, nnU-Net looks for every
+# case in it when it collects a cross-validation, also for those that are listed in place.
 COMPLETED_LABELS = "labelsCompleted"
 COMPLETED_VOXELS = "completedTr"  # masks of what a model has completed
-CASE_FOLDERS = (IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST, COMPLETED_LABELS, COMPLETED_VOXELS)
+CASE_FOLDERS = (
+    IMAGES_TRAINING,
+    LABELS_TRAINING,
+    IMAGES_TEST,
+    LABELS_TEST,
+    COMPLETED_LABELS,
+    COMPLETED_VOXELS,
+)
 OURS = (DATASET, NOTES, INCOMPLETE, RECORDS)
 
 
@@ -62,7 +69,9 @@ class Target:
 
 
 def dataset_folder(root: Path, number: int, name: str) -> Path:
-    """`root/DatasetXXX_Name`; an id that another data set has is an error, as nnU-Net could not tell them apart."""
+    """`root/DatasetXXX_Name`; an id that another data set has is an error, as nnU-Net could not
+    tell them apart.
+    """
     if not 1 <= number <= 999:
         raise LabelSetError(f"-d {number}: expected an id from 1 to 999")
     folder = root / dataset_name(number, check_name(name, "-n"))
@@ -76,14 +85,18 @@ def _check_id(folder: Path) -> None:
     prefix = folder.name.partition("_")[0]
     others = [path.name for path in folder.parent.glob(f"{prefix}_*") if path.name != folder.name]
     if others:
-        raise LabelSetError(f"{folder.parent}: id {int(prefix[-3:])} belongs to {some(others)}: choose another -d")
+        raise LabelSetError(
+            f"{folder.parent}: id {int(prefix[-3:])} belongs to {some(others)}: choose another -d"
+        )
 
 
 @contextmanager
 def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
-    """The hidden folder in which one run at a time makes the data set, until `publish` gives it its name.
+    """The hidden folder in which one run at a time makes the data set, until `publish` gives it its
+    name.
 
-    After an error it stays only if it has records of finished cases, from which the next run goes on.
+    After an error it stays only if it has records of finished cases, from which the next run goes
+    on.
     """
     try:
         with locked(target.place):
@@ -98,27 +111,41 @@ def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
                 if target.staging.exists() and not size_of(target.staging / RECORDS):
                     shutil.rmtree(target.staging)
     except (FileExistsError, NotADirectoryError) as error:
-        raise LabelSetError(f"{error.filename}: needed as a folder, but it is none: choose another -o") from None
+        raise LabelSetError(
+            f"{error.filename}: needed as a folder, but it is none: choose another -o"
+        ) from None
     except OSError as error:
-        raise LabelSetError(f"{error.filename or target.staging}: {error.strerror or error}") from None
+        raise LabelSetError(
+            f"{error.filename or target.staging}: {error.strerror or error}"
+        ) from None
 
 
 def _check(target: Target, inputs: Iterable[Path]) -> None:
     if target.folder.exists():
         if not target.overwrite:
-            raise LabelSetError(f"{target.folder} exists: choose another -d or -n, or give --overwrite")
+            raise LabelSetError(
+                f"{target.folder} exists: choose another -d or -n, or give --overwrite"
+            )
         if not any((target.folder / name).exists() for name in (DATASET, INCOMPLETE)):
-            raise LabelSetError(f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it")
+            raise LabelSetError(
+                f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it"
+            )
         inside = next((path for path in inputs if _is_below(path, target.place)), None)
         if inside:
-            raise LabelSetError(f"{inside}: lies in the data set that would be written: choose another -d or -n")
-    if os.path.lexists(target.staging) and (target.staging.is_symlink() or not target.staging.is_dir()):
+            raise LabelSetError(
+                f"{inside}: lies in the data set that would be written: choose another -d or -n"
+            )
+    if os.path.lexists(target.staging) and (
+        target.staging.is_symlink() or not target.staging.is_dir()
+    ):
         raise LabelSetError(f"{target.staging}: this name is needed for a folder: move it away")
     known = {target.staging / name for name in CASE_FOLDERS}
     for folder in (target.staging, *known):
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.is_dir() and path not in known:
-                raise LabelSetError(f"{path}: no conversion made this folder: move it away, it would be deleted")
+                raise LabelSetError(
+                    f"{path}: no conversion made this folder: move it away, it would be deleted"
+                )
 
 
 def _is_below(path: Path, folder: Path) -> bool:
@@ -126,7 +153,8 @@ def _is_below(path: Path, folder: Path) -> bool:
 
 
 def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]) -> list[str]:
-    """Remove what is not among the `files` of the cases, write dataset.json last, and give the folder its name.
+    """Remove what is not among the `files` of the cases, write dataset.json last, and give the
+    folder its name.
 
     Returns what was kept of the data set that stood there before.
     """
@@ -140,7 +168,9 @@ def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]
             else:
                 path.unlink()
     if missing := sorted(set(files) - found):
-        raise LabelSetError(f"{staging / missing[0]}: somebody removed it while the others were converted: run again")
+        raise LabelSetError(
+            f"{staging / missing[0]}: somebody removed it while the others were converted: run again"
+        )
     try:
         flush_files(staging / name for name in found if not (staging / name).is_symlink())
     except OSError:
@@ -152,12 +182,15 @@ def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]
     if target.place.exists():
         os.rename(target.place, target.old)
     os.rename(staging, target.place)
-    (target.place / RECORDS).unlink(missing_ok=True)  # only now: until then, the next run can go on from it
+    (target.place / RECORDS).unlink(
+        missing_ok=True
+    )  # only now: until then, the next run can go on from it
     return settle(target.old, target.place)
 
 
 def settle(old: Path, new: Path) -> list[str]:
-    """Finish a replacement, also one that was killed: what is not of the old data set itself moves over to the new one.
+    """Finish a replacement, also one that was killed: what is not of the old data set itself moves
+    over to the new one.
 
     Returns what was moved. If the new one never got its name, the old one gets its name back.
     """
@@ -186,7 +219,13 @@ def _foreign(folder: Path) -> Iterator[Path]:
         ending = ".nii.gz"
     for path in sorted(folder.iterdir()):
         if path.name in CASE_FOLDERS and path.is_dir() and not path.is_symlink():
-            case = re.compile((r".+_\d{4}" if path.name.startswith("images") else ".+") + re.escape(ending))
-            yield from (inner for inner in sorted(path.iterdir()) if inner.is_dir() or not case.fullmatch(inner.name))
+            case = re.compile(
+                (r".+_\d{4}" if path.name.startswith("images") else ".+") + re.escape(ending)
+            )
+            yield from (
+                inner
+                for inner in sorted(path.iterdir())
+                if inner.is_dir() or not case.fullmatch(inner.name)
+            )
         elif path.name not in (*CASE_FOLDERS, *OURS):
             yield path

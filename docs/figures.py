@@ -25,7 +25,11 @@ from nnunet_labelset.study.phantom.data import BASIC
 from nnunet_labelset.study.phantom.volume import LEAVES
 from tests.helpers.imports import FLOOR, FLOORS, import_graph, room_of
 
-OLD = ("nnunet_labelset", "label_sets", "trainer")  # public names, and the old places of two modules
+OLD = (
+    "nnunet_labelset",
+    "label_sets",
+    "trainer",
+)  # public names, and the old places of two modules
 CASE = "test_spina_bifida_003"
 
 
@@ -35,30 +39,51 @@ def read(path: Path) -> np.ndarray:
 
 def main(demo: Path, output: Path) -> None:
     raw = demo / "nnUNet_raw" / DATASET[1]
-    image, truth = read(raw / "imagesTs" / f"{CASE}_0000.nii.gz"), read(raw / "labelsTs" / f"{CASE}.nii.gz")
+    image, truth = (
+        read(raw / "imagesTs" / f"{CASE}_0000.nii.gz"),
+        read(raw / "labelsTs" / f"{CASE}.nii.gz"),
+    )
     drawn = np.isin(truth, [LEAVES.index(name) for name in BASIC])
     panels = {"T2 image": None, "truth": truth, "what the hospital drew": np.where(drawn, truth, 0)}
-    for title, method in (("plain nnU-Net", "plain nnU-Net"), ("with label-sets", "Leaf-Dice + CE (recommended)")):
+    for title, method in (
+        ("plain nnU-Net", "plain nnU-Net"),
+        ("with label-sets", "Leaf-Dice + CE (recommended)"),
+    ):
         panels[title] = read(demo / "predictions" / METHODS[method] / f"{CASE}.nii.gz")
     # the slice, from side to side, that shows most tissues
-    plane = max(range(truth.shape[1]), key=lambda y: (len(np.unique(truth[:, y])), (truth[:, y] > 0).sum()))
+    plane = max(
+        range(truth.shape[1]), key=lambda y: (len(np.unique(truth[:, y])), (truth[:, y] > 0).sum())
+    )
     rows, columns = (np.flatnonzero((truth[:, plane] > 0).any(axis)) for axis in (1, 0))
     crop = (slice(rows[0] - 2, rows[-1] + 3), plane, slice(columns[0] - 2, columns[-1] + 3))
     colours = ListedColormap(["#00000000", *(leaf_colour(leaf) for leaf in range(1, len(LEAVES)))])
-    figure, axes = plt.subplots(1, len(panels), figsize=(2.6 * len(panels), 3.4), layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(2.6 * len(panels), 3.4), layout="constrained"
+    )
     for axis, (title, labels) in zip(axes, panels.items(), strict=True):
         axis.imshow(image[crop], cmap="gray", origin="lower")
         if labels is not None:
-            axis.imshow(labels[crop], cmap=colours, vmin=0, vmax=len(LEAVES) - 1, origin="lower", interpolation="none")
+            axis.imshow(
+                labels[crop],
+                cmap=colours,
+                vmin=0,
+                vmax=len(LEAVES) - 1,
+                origin="lower",
+                interpolation="none",
+            )
         if title == "what the hospital drew":
             unknown = ((truth > 0) & ~drawn)[crop].astype(float)
             axis.contourf(unknown, levels=[0.5, 1], colors="none", hatches=["////"])
         axis.set_title(title, fontsize=11)
         axis.axis("off")
     handles = [
-        Patch(color=leaf_colour(leaf), label=name.replace("_", " ")) for leaf, name in enumerate(LEAVES) if leaf > 0
+        Patch(color=leaf_colour(leaf), label=name.replace("_", " "))
+        for leaf, name in enumerate(LEAVES)
+        if leaf > 0
     ]
-    handles.append(Patch(facecolor="white", edgecolor="black", hatch="////", label="one of the other five"))
+    handles.append(
+        Patch(facecolor="white", edgecolor="black", hatch="////", label="one of the other five")
+    )
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize=9, frameon=False)
     output.mkdir(parents=True, exist_ok=True)
     figure.savefig(output / "overview.png", dpi=110)
@@ -70,9 +95,14 @@ def rooms(output: Path) -> None:
     imported: dict[str, set[str]] = {room: set() for room in FLOOR if room not in OLD}
     for module, targets in import_graph().items():
         if room_of(module) in imported:
-            imported[room_of(module)] |= {room_of(target) for target in targets} & set(imported) - {room_of(module)}
+            imported[room_of(module)] |= {room_of(target) for target in targets} & set(imported) - {
+                room_of(module)
+            }
     imported["cli"].add("commands")  # by its name, when it is asked for
-    implied = {room: set().union(*(_below(imported, below) for below in imported[room])) for room in imported}
+    implied = {
+        room: set().union(*(_below(imported, below) for below in imported[room]))
+        for room in imported
+    }
     width, height = 150, 76
     floors = [[room for room in floor if room in imported] for floor in FLOORS]
     place = {

@@ -1,8 +1,10 @@
-"""Write the pages that follow from others: `python docs/generate.py` renews the command reference and the notebook.
+"""Write the pages that follow from others: `python docs/generate.py` renews the command reference
+and the notebook.
 
-The command reference comes from the program's parsers, the notebook from the tutorial. With `--record` the tutorial is
-run first (some minutes), and what it prints and draws is put into the page: every block of output keeps its lines, with
-the numbers of this run, and `...` keeps standing for lines that are left out.
+The command reference comes from the program's parsers, the notebook from the tutorial. With
+`--record` the tutorial is run first (some minutes), and what it prints and draws is put into the
+page: every block of output keeps its lines, with the numbers of this run, and `...` keeps standing
+    for lines that are left out.
 """
 
 from __future__ import annotations
@@ -19,13 +21,19 @@ from typing import Any
 from nnunet_labelset.cli import VERBS, module_of
 
 DOCS = Path(__file__).parent
-COMMANDS, TUTORIAL, NOTEBOOK = DOCS / "reference" / "commands.md", DOCS / "tutorial.md", DOCS / "tutorial.ipynb"
+COMMANDS, TUTORIAL, NOTEBOOK = (
+    DOCS / "reference" / "commands.md",
+    DOCS / "tutorial.md",
+    DOCS / "tutorial.ipynb",
+)
 PICTURES = DOCS / "images" / "tutorial"
 
 
 def commands_page() -> str:
     """Every verb with its options, as its parser knows them."""
-    parts = ["# Commands\n\n`nnunet_labelset VERB ...`. This page is generated from the program's own parsers.\n"]
+    parts = [
+        "# Commands\n\n`nnunet_labelset VERB ...`. This page is generated from the program's own parsers.\n"
+    ]
     for verb, summary in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"nnunet_labelset {verb}", add_help=False)
         module_of(verb).configure(parser)
@@ -54,7 +62,9 @@ def _table(parser: argparse.ArgumentParser) -> str:
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """The tutorial in pieces: its language and its text for a fenced block, "" for what is between them."""
+    """The tutorial in pieces: its language and its text for a fenced block, "" for what is between
+    them.
+    """
     pieces = []
     for part in re.split(r"(```\w*\n.*?```\n)", text, flags=re.DOTALL):
         fence = re.fullmatch(r"```(\w*)\n(.*)```\n", part, flags=re.DOTALL)
@@ -63,7 +73,8 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def notebook() -> str:
-    """The tutorial as a notebook: its Python as it is, its shell in cells that begin with all variables set so far.
+    """The tutorial as a notebook: its Python as it is, its shell in cells that begin with all
+    variables set so far.
 
     What the page shows as output is the output of the cell before it.
     """
@@ -81,18 +92,30 @@ def notebook() -> str:
                 before = "".join(exports)
                 exports += re.findall(r"^export .*\n", source, flags=re.MULTILINE)
                 source = f"%%bash\nset -euo pipefail\n{before}{source}"
-            elif not any(cell["cell_type"] == "code" and "import os" in "".join(cell["source"]) for cell in cells):
+            elif not any(
+                cell["cell_type"] == "code" and "import os" in "".join(cell["source"])
+                for cell in cells
+            ):
                 names = re.findall(r"(\w+)=\"\$PWD/([^\"]*)\"", "".join(exports))
-                paths = "".join(f'os.environ["{name}"] = os.path.abspath("{path}")\n' for name, path in names)
+                paths = "".join(
+                    f'os.environ["{name}"] = os.path.abspath("{path}")\n' for name, path in names
+                )
                 source = f"import os\n\n{paths}\n{source}"
             cells.append(_cell("code", source.strip(), number))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    content = {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    content = {
+        "cells": cells,
+        "metadata": {"kernelspec": kernel},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def execute(text: str, folder: Path) -> list[str]:
-    """Run a notebook in a folder; returns what every cell of code has printed, without the folder and the time."""
+    """Run a notebook in a folder; returns what every cell of code has printed, without the folder
+    and the time.
+    """
     import nbformat
     from nbclient import NotebookClient
 
@@ -108,27 +131,44 @@ def execute(text: str, folder: Path) -> list[str]:
 
 
 def shape(line: str) -> str:
-    """A line without its numbers, and without what depends on them: the width of columns, marks of the best."""
+    """A line without its numbers, and without what depends on them: the width of columns, marks of
+    the best.
+    """
     line = re.sub(r"[-+]?\d[\d.,:]*(e-?\d+)?|\bnan\b", "#", re.sub(r"\\?\*|†|<", "", line))
     return " ".join(re.sub(r"-{2,}", "--", line).split())
 
 
 def renewed(recorded: str, printed: str) -> str:
-    """A block of output with the lines of a new run; lines that are no longer printed like this are an error.
+    """A block of output with the lines of a new run; lines that are no longer printed like this are
+    an error.
 
-    Lines between two `...` follow each other; of what is printed several times (once an epoch), the last time counts.
+    Lines between two `...` follow each other; of what is printed several times (once an epoch), the
+    last time counts.
     """
     groups = [group.splitlines() for group in re.split(r"^\.\.\.\n", recorded, flags=re.MULTILINE)]
     lines = printed.rstrip().splitlines()
     shapes, end, shown = list(map(shape, lines)), len(lines), []
     for number, group in reversed(list(enumerate(groups))):
         wanted = list(map(shape, group))
-        starts = range(end - len(group), -1, -1) if number < len(groups) - 1 or not group else [end - len(group)]
+        starts = (
+            range(end - len(group), -1, -1)
+            if number < len(groups) - 1 or not group
+            else [end - len(group)]
+        )
         if number == 0 and group:
             starts = [0]
-        start = next((start for start in starts if start >= 0 and shapes[start : start + len(group)] == wanted), None)
+        start = next(
+            (
+                start
+                for start in starts
+                if start >= 0 and shapes[start : start + len(group)] == wanted
+            ),
+            None,
+        )
         if start is None or (number == 0 and len(groups) == 1 and len(group) != len(lines)):
-            raise ValueError(f"the tutorial shows\n{chr(10).join(group)}\nwhich is not in\n{printed}")
+            raise ValueError(
+                f"the tutorial shows\n{chr(10).join(group)}\nwhich is not in\n{printed}"
+            )
         shown.append("".join(f"{line.rstrip()}\n" for line in lines[start : start + len(group)]))
         end = start
     return "...\n".join(reversed(shown))
@@ -155,13 +195,21 @@ def record(folder: Path) -> None:
             text = text.replace(f"```text\n{shown}```", f"```text\n{renewed(shown, now)}```")
     TUTORIAL.write_text(text, encoding="utf-8")
     for picture in sorted(PICTURES.glob("*.png")):
-        if (folder / "tutorial" / picture.name).is_file():  # the report is a page, photographed by hand
+        if (
+            folder / "tutorial" / picture.name
+        ).is_file():  # the report is a page, photographed by hand
             shutil.copy(folder / "tutorial" / picture.name, picture)
 
 
 def _cell(kind: str, source: str, number: int) -> dict[str, Any]:
     code = {"execution_count": None, "outputs": []} if kind == "code" else {}
-    return {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source.splitlines(True), **code}
+    return {
+        "cell_type": kind,
+        "id": f"cell-{number}",
+        "metadata": {},
+        "source": source.splitlines(True),
+        **code,
+    }
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__version__ = "0.2.0"  # the only place: pyproject.toml reads it here, CITATION.cff is checked by a test
+__version__ = (
+    "0.2.0"  # the only place: pyproject.toml reads it here, CITATION.cff is checked by a test
+)
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ def __getattr__(name: str) -> Any:
 
         return LabelSets
     if name in ("Contract", "contract"):
-        contract = import_module("nnunet_labelset.contract")  # `from ... import` would ask here again
+        contract = import_module(
+            "nnunet_labelset.contract"
+        )  # `from ... import` would ask here again
         return contract.Contract if name == "Contract" else contract
     raise AttributeError(f"module 'nnunet_labelset' has no attribute '{name}'")

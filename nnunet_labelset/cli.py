@@ -1,4 +1,6 @@
-"""The command `nnunet_labelset <verb>`: one table of verbs, one place where user errors become one line."""
+"""The command `nnunet_labelset <verb>`: one table of verbs, one place where user errors become one
+line.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from nnunet_labelset import __version__
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet import names
 
-# verb -> help. A verb is a module of `commands` with `configure(parser)` and `run(args)`; one is imported, the chosen.
+# verb -> help. A verb is a module of `commands` with `configure(parser)` and `run(args)`; one is
+# imported, the chosen.
 VERBS = {
     "annotate": "say what is annotated in which case of a data set that exists",
     "convert": "turn sources into an nnU-Net data set with label-sets",
@@ -43,7 +46,9 @@ def module_of(verb: str) -> ModuleType:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="nnunet_labelset", description=sys.modules["nnunet_labelset"].__doc__)
+    parser = argparse.ArgumentParser(
+        prog="nnunet_labelset", description=sys.modules["nnunet_labelset"].__doc__
+    )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", metavar="verb", required=True)
     for verb, purpose in VERBS.items():
@@ -68,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry() -> None:
     """Entry point of the installed command."""
     try:
-        if sys.argv[1:2] != ["--help"]:  # help starts nothing, and the import takes a third of its time
+        if sys.argv[1:2] != [
+            "--help"
+        ]:  # help starts nothing, and the import takes a third of its time
             from nnunet_labelset.io.parallel import exit_when_terminated
 
             exit_when_terminated()

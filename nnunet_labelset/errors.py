@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class LabelSetError(ValueError):
-    """Something that the user gave (a contract, a file, a tensor) is wrong; the message says what and how to fix it."""
+    """Something that the user gave (a contract, a file, a tensor) is wrong; the message says what
+    and how to fix it.
+    """
 
 
 def near_miss(word: str, known: Iterable[str]) -> str:

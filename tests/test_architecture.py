@@ -1,4 +1,6 @@
-"""The rules of the house (docs/architecture.md): imports go downwards, verbs are strangers, nnU-Net stays inside."""
+"""The rules of the house (docs/architecture.md): imports go downwards, verbs are strangers, nnU-Net
+stays inside.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ import pytest
 
 from docs.figures import rooms
 from nnunet_labelset.nnunet import logs, names
-from tests.helpers.imports import FLOOR, ROOT, cycles, import_graph, imported_names, modules, room_of
+from tests.helpers.imports import (
+    FLOOR,
+    ROOT,
+    cycles,
+    import_graph,
+    imported_names,
+    modules,
+    room_of,
+)
 
 # What nnU-Net brings along; each exception says why.
 NNUNET = ("nnunetv2", "batchgenerators", "batchgeneratorsv2", "dynamic_network_architectures")
@@ -56,7 +66,9 @@ def test_nnunet_is_imported_in_its_rooms_only(package: str) -> None:
         for module, path in modules().items()
         if any(name.split(".")[0] == package for name in imported_names(path))
     }
-    strangers = {module for module in importers if not {module, room_of(module)} & set(MAY_IMPORT_NNUNET)}
+    strangers = {
+        module for module in importers if not {module, room_of(module)} & set(MAY_IMPORT_NNUNET)
+    }
     assert sorted(strangers) == []
 
 
@@ -65,8 +77,12 @@ def path_parts(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.JoinedStr, ast.Constant)):
             pieces = node.values if isinstance(node, ast.JoinedStr) else [node]
-            text = "\0".join(str(piece.value) for piece in pieces if isinstance(piece, ast.Constant))
-            inside = any(isinstance(piece, ast.Constant) and isinstance(piece.value, str) for piece in pieces)
+            text = "\0".join(
+                str(piece.value) for piece in pieces if isinstance(piece, ast.Constant)
+            )
+            inside = any(
+                isinstance(piece, ast.Constant) and isinstance(piece.value, str) for piece in pieces
+            )
             if inside and " " not in text:
                 yield text
 
@@ -79,10 +95,27 @@ def takers_of_names() -> Iterator[tuple[str, Path]]:
 
 
 def test_names_of_nnunet_stand_once() -> None:
-    facts = {names.SPLITS, names.REFERENCES, names.DEFAULT_PLANS, names.PLANS, names.PROGRESS, names.SUMMARY}
-    facts |= {*names.VARIABLES, names.EXTERNAL_TRAINERS, names.PROCESSES, names.AUGMENTATION_PROCESSES}
+    facts = {
+        names.SPLITS,
+        names.REFERENCES,
+        names.DEFAULT_PLANS,
+        names.PLANS,
+        names.PROGRESS,
+        names.SUMMARY,
+    }
+    facts |= {
+        *names.VARIABLES,
+        names.EXTERNAL_TRAINERS,
+        names.PROCESSES,
+        names.AUGMENTATION_PROCESSES,
+    }
     facts |= {names.DATASET, names.DEFAULT_CONFIGURATION, names.FIRST_CHANNEL}
-    facts |= {names.FINAL_CHECKPOINT, names.LATEST_CHECKPOINT, names.BEST_CHECKPOINT, names.POSTPROCESSING}
+    facts |= {
+        names.FINAL_CHECKPOINT,
+        names.LATEST_CHECKPOINT,
+        names.BEST_CHECKPOINT,
+        names.POSTPROCESSING,
+    }
     facts |= {names.IMAGES_TRAINING, names.LABELS_TRAINING, names.IMAGES_TEST, names.LABELS_TEST}
     facts |= {"fold_", "training_log", "crossval_results"}
     found = [
@@ -95,7 +128,9 @@ def test_names_of_nnunet_stand_once() -> None:
 
 
 def keys_and_texts(path: Path) -> tuple[set[str], set[str]]:
-    """Texts by which a file looks something up, as `a["x"]` or `"x" in a` do; and all that are no documentation."""
+    """Texts by which a file looks something up, as `a["x"]` or `"x" in a` do; and all that are no
+    documentation.
+    """
     keys: list[ast.AST | None] = []
     texts, documentation = set(), set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -103,7 +138,11 @@ def keys_and_texts(path: Path) -> tuple[set[str], set[str]]:
             keys.append(node.slice)
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
             keys.append(node.left)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "pop"):
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("get", "pop")
+        ):
             keys += node.args[:1]
         elif isinstance(node, ast.Dict):
             keys += node.keys
@@ -115,7 +154,14 @@ def keys_and_texts(path: Path) -> tuple[set[str], set[str]]:
 
 
 def test_keys_and_commands_of_nnunet_stand_once() -> None:
-    facts = {names.FILE_ENDING, names.CHANNELS, names.NUM_TRAINING, names.LISTED, names.TRAINED, names.VALIDATED}
+    facts = {
+        names.FILE_ENDING,
+        names.CHANNELS,
+        names.NUM_TRAINING,
+        names.LISTED,
+        names.TRAINED,
+        names.VALIDATED,
+    }
     own = {
         "nnunet_labelset.cli": {"train"},  # a verb
         "nnunet_labelset.study.experiment": {"dataset"},  # a variable of its scripts
@@ -133,19 +179,33 @@ def test_options_that_verbs_share_stand_once() -> None:
     for module, path in modules().items():
         if room_of(module) == "commands":
             for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Constant):
-                    help_text = [ast.unparse(keyword.value) for keyword in call.keywords if keyword.arg == "help"]
+                if (
+                    isinstance(call, ast.Call)
+                    and call.args
+                    and isinstance(call.args[0], ast.Constant)
+                ):
+                    help_text = [
+                        ast.unparse(keyword.value)
+                        for keyword in call.keywords
+                        if keyword.arg == "help"
+                    ]
                     if help_text and str(call.args[0].value).startswith("-"):
                         said.setdefault((str(call.args[0].value), help_text[0]), []).append(module)
-    assert {key: verbs for key, verbs in said.items() if len(verbs) > 1} == {}, "belongs into commands/options.py"
+    assert {key: verbs for key, verbs in said.items() if len(verbs) > 1} == {}, (
+        "belongs into commands/options.py"
+    )
 
 
 def test_the_figure_shows_every_room_and_who_imports_whom(tmp_path: Path) -> None:
     figure = (ROOT / "docs" / "images" / "rooms.svg").read_text()
     drawn = set(re.findall(r">(\w+)</text>", figure))
-    assert {room for room in FLOOR if room not in ("label_sets", "trainer", "nnunet_labelset")} <= drawn
+    assert {
+        room for room in FLOOR if room not in ("label_sets", "trainer", "nnunet_labelset")
+    } <= drawn
     rooms(tmp_path)
-    assert figure == (tmp_path / "rooms.svg").read_text(), "draw it anew: python -m docs.figures rooms"
+    assert figure == (tmp_path / "rooms.svg").read_text(), (
+        "draw it anew: python -m docs.figures rooms"
+    )
 
 
 def test_the_check_itself_sees_cycles() -> None:

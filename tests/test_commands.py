@@ -40,7 +40,9 @@ assert callable(real.load())
 module.entry_points = lambda **_: [Entry()]
 module.forward("nnUNetv2_train", "nnunet_labelset train", ["27", "--c"])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert "LabelSetMixin" in done.stdout
     assert "['nnunet_labelset train', '27', '--c']" in done.stdout
 
@@ -66,13 +68,23 @@ def test_trainers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture) -> 
     folder = Path(capsys.readouterr().out.strip())
     assert main(["trainers", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    defined = {name for path in folder.glob("*.py") for name in re.findall(r"^class (\w+)", path.read_text(), re.M)}
+    defined = {
+        name
+        for path in folder.glob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.M)
+    }
     assert {line.split()[0] for line in lines} == defined <= known_trainers()
     described = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
     assert lines[0].startswith("nnUNetTrainerLabelSet ")
     assert all(len(words.split()) > 1 and "`weight" not in words for words in described.values())
-    assert described["nnUNetTrainerLabelSet"] == "Recommended, Leaf-Dice of the last batches + marginal cross entropy"
-    assert described["nnUNetTrainerLabelSet_5epochs_NoMirroring"] == "nnUNetTrainerLabelSet, 5 epochs, no mirroring"
+    assert (
+        described["nnUNetTrainerLabelSet"]
+        == "Recommended, Leaf-Dice of the last batches + marginal cross entropy"
+    )
+    assert (
+        described["nnUNetTrainerLabelSet_5epochs_NoMirroring"]
+        == "nnUNetTrainerLabelSet, 5 epochs, no mirroring"
+    )
     assert described["nnUNetTrainerLeafDiceCE"] == "Leaf-Dice + marginal cross entropy"
 
 
@@ -88,10 +100,21 @@ def test_interrupt_before_the_verb_is_known(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_help_imports_nothing_slow() -> None:
-    """Half a second of imports is what makes a command feel slow: help needs neither arrays nor networks."""
-    program = (
-        "import sys; from nnunet_labelset.cli import main\ntry: main(['-h'])\nexcept SystemExit: print(*sys.modules)"
+    """Half a second of imports is what makes a command feel slow: help needs neither arrays nor
+    networks.
+    """
+    program = "import sys; from nnunet_labelset.cli import main\ntry: main(['-h'])\nexcept SystemExit: print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert not loaded & {"numpy", "torch", "nnunetv2", "SimpleITK", "pandas", "matplotlib", "scipy", "multiprocessing"}
+    assert not loaded & {
+        "numpy",
+        "torch",
+        "nnunetv2",
+        "SimpleITK",
+        "pandas",
+        "matplotlib",
+        "scipy",
+        "multiprocessing",
+    }

@@ -1,4 +1,6 @@
-"""Every command in the documentation is one that the program takes, and the Python of the README runs."""
+"""Every command in the documentation is one that the program takes, and the Python of the README
+runs.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,18 @@ def commands(page: Path) -> list[str]:
     """Commands in fenced blocks and between backquotes, continued lines joined."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = [line for language, block in fenced if language in ("", "bash", "sh") for line in block.splitlines()]
-    inline = re.findall(r"`(nnunet_labelset [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
-    return [line.strip().removeprefix("$ ") for line in lines + inline if "nnunet_labelset " in line]
+    lines = [
+        line
+        for language, block in fenced
+        if language in ("", "bash", "sh")
+        for line in block.splitlines()
+    ]
+    inline = re.findall(
+        r"`(nnunet_labelset [^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    )
+    return [
+        line.strip().removeprefix("$ ") for line in lines + inline if "nnunet_labelset " in line
+    ]
 
 
 def python_blocks(page: Path) -> list[str]:
@@ -39,7 +50,9 @@ def python_blocks(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_accepted(page: Path) -> None:
     for command in commands(page):
-        words = shlex.split(re.sub(r".*?\bnnunet_labelset ", "", command, count=1).removesuffix(')"'), comments=True)
+        words = shlex.split(
+            re.sub(r".*?\bnnunet_labelset ", "", command, count=1).removesuffix(')"'), comments=True
+        )
         if not words or words[0] in ("VERB", "<verb>") or len(words) == 1 or "..." in command:
             assert words[:1] in ([], ["VERB"], ["<verb>"]) or words[0] in VERBS, command
             continue
@@ -54,7 +67,9 @@ def test_commands_are_accepted(page: Path) -> None:
 def test_commands_of_nnunet_exist_with_their_flags(page: Path) -> None:
     scripts = {script.name: script for script in entry_points(group="console_scripts")}
     text = re.sub(r"\\\n", " ", page.read_text(encoding="utf-8"))
-    for command in re.findall(r"^[ `]*(nnUNetv2_\w+[^\n`]*)|`(nnUNetv2_\w+ [^`\n]+)`", text, re.MULTILINE):
+    for command in re.findall(
+        r"^[ `]*(nnUNetv2_\w+[^\n`]*)|`(nnUNetv2_\w+ [^`\n]+)`", text, re.MULTILINE
+    ):
         name, *words = shlex.split("".join(command).replace("'", ""), comments=True)
         assert name in scripts, f"{page.name}: {name}"
         spec = find_spec(scripts[name].module)
@@ -73,7 +88,9 @@ def test_python_runs(page: str) -> None:
         exec(compile(block, page, "exec"), {})
 
 
-def test_slices_without_a_label_become_ignore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_without_a_label_become_ignore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = np.zeros((4, 3, 3), np.uint8)
     values[2, 1, 1] = 1
     write_volume(tmp_path / "labelsTr" / "pat_002.nii.gz", values, spacing=(1.0, 2.0, 3.0))
@@ -94,13 +111,19 @@ def test_links_and_trainers_exist(page: Path) -> None:
         target = page.parent / link if link else page
         assert target.exists(), f"{page.name}: {link}"
         if anchor:
-            headings = re.findall(r"^#+ (.*)|<a id=\"([^\"]+)\"", target.read_text(encoding="utf-8"), re.MULTILINE)
+            headings = re.findall(
+                r"^#+ (.*)|<a id=\"([^\"]+)\"", target.read_text(encoding="utf-8"), re.MULTILINE
+            )
             headings = ["".join(heading) for heading in headings]
-            assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}, anchor
-    known = "".join(path.read_text(encoding="utf-8") for path in Path(trainers_folder()).glob("*.py")) + "".join(
-        python_blocks(page)
-    )
-    for trainer in re.findall(r"\bnnUNetTrainer(?:Label|Leaf|Marginal|Soft|Fully)\w+?(?=__|\b)", text):
+            assert anchor in {
+                re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
+            }, anchor
+    known = "".join(
+        path.read_text(encoding="utf-8") for path in Path(trainers_folder()).glob("*.py")
+    ) + "".join(python_blocks(page))
+    for trainer in re.findall(
+        r"\bnnUNetTrainer(?:Label|Leaf|Marginal|Soft|Fully)\w+?(?=__|\b)", text
+    ):
         assert f"class {trainer}(" in known, f"{page.name}: {trainer}"
 
 
@@ -111,7 +134,10 @@ def messages_in(*folders: Path) -> str:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 found.append(
-                    "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "..."
+                        for part in node.values
+                    )
                 )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
@@ -127,7 +153,11 @@ def test_quoted_error_messages_are_those_of_the_program() -> None:
     ours = messages_in(ROOT / "nnunet_labelset", ROOT / "dataset_conversion")
     theirs = messages_in(Path(spec.origin).parent / "utilities")
     assert len(quoted) > 30
-    absent = [message for message, other in quoted if not re.search(_pattern(message), theirs if other else ours)]
+    absent = [
+        message
+        for message, other in quoted
+        if not re.search(_pattern(message), theirs if other else ours)
+    ]
     assert absent == [], "no such message in the source (any more)"
 
 

@@ -24,9 +24,19 @@ KEPT = (".py", ".sh", ".toml", ".css", ".js", ".html", ".md")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sdist, and the wheel that is built from it, as a package index would get them."""
     folder = tmp_path_factory.mktemp("package")
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "labelset_demo")
+    ignored = shutil.ignore_patterns(
+        ".*", "__pycache__", "*.egg-info", "build", "dist", "labelset_demo"
+    )
     shutil.copytree(ROOT, folder / "source", ignore=ignored)
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "source")]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(folder / "source"),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -35,18 +45,29 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["Contract", "LabelSets", "contract"])
 def test_public_names_can_be_imported_first(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", f"from nnunet_labelset import {name}"], check=False, capture_output=True
+        [sys.executable, "-c", f"from nnunet_labelset import {name}"],
+        check=False,
+        capture_output=True,
     )
     assert done.returncode == 0, done.stderr.decode()
 
 
 def test_the_wheel_has_one_package_and_all_of_it(built: Path) -> None:
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"nnunet_labelset"}
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {
+        "nnunet_labelset"
+    }
     ours = [path.relative_to(ROOT) for path in (ROOT / "nnunet_labelset").rglob("*")]
-    ours += [Path("nnunet_labelset", path.relative_to(ROOT)) for room in OUTER for path in (ROOT / room).rglob("*")]
+    ours += [
+        Path("nnunet_labelset", path.relative_to(ROOT))
+        for room in OUTER
+        for path in (ROOT / room).rglob("*")
+    ]
     expected = {path.as_posix() for path in ours if path.suffix in KEPT or path.name == "py.typed"}
-    assert {"nnunet_labelset/study/scripts/run.sh", "nnunet_labelset/trainers/leaf_dice.py"} <= expected
+    assert {
+        "nnunet_labelset/study/scripts/run.sh",
+        "nnunet_labelset/trainers/leaf_dice.py",
+    } <= expected
     assert expected - set(names) == set()
 
 
@@ -78,7 +99,10 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) ->
     ("old", "new"),
     [
         ("nnunet_labelset.trainer.LabelSetMixin", "nnunet_labelset.training.mixin.LabelSetMixin"),
-        ("nnunet_labelset.trainer.FullySupervisedMixin", "nnunet_labelset.training.mixin.FullySupervisedMixin"),
+        (
+            "nnunet_labelset.trainer.FullySupervisedMixin",
+            "nnunet_labelset.training.mixin.FullySupervisedMixin",
+        ),
         ("nnunet_labelset.label_sets.LabelSets", "nnunet_labelset.losses.label_sets.LabelSets"),
         ("nnunet_labelset.LabelSets", "nnunet_labelset.losses.label_sets.LabelSets"),
         ("nnunet_labelset.Contract", "nnunet_labelset.contract.model.Contract"),

@@ -1,4 +1,6 @@
-"""The site builds without a warning, its generated pages are current, and the tutorial runs as a notebook."""
+"""The site builds without a warning, its generated pages are current, and the tutorial runs as a
+notebook.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,16 @@ def test_generated_pages_are_current(generate: ModuleType, monkeypatch: pytest.M
 
 
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path / "site"]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        tmp_path / "site",
+    ]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "site" / "how-to" / "missing_labels" / "index.html").is_file()
@@ -44,7 +55,9 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
 def test_the_tutorial_runs_and_prints_what_it_shows(
     generate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every cell, with fewer steps of training than a reader takes: other numbers, but the same lines and pictures."""
+    """Every cell, with fewer steps of training than a reader takes: other numbers, but the same
+    lines and pictures.
+    """
     monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     text = generate.NOTEBOOK.read_text(encoding="utf-8")
@@ -68,7 +81,10 @@ def _size(picture: Path) -> tuple[int, int]:
 
 
 def test_pictures_are_small() -> None:
-    assert max(path.stat().st_size for path in (ROOT / "docs" / "images" / "tutorial").glob("*.png")) < 100_000
+    assert (
+        max(path.stat().st_size for path in (ROOT / "docs" / "images" / "tutorial").glob("*.png"))
+        < 100_000
+    )
 
 
 def test_output_that_changed_is_noticed(generate: ModuleType) -> None:
@@ -76,6 +92,10 @@ def test_output_that_changed_is_noticed(generate: ModuleType) -> None:
     shown = "group  cases\n-----  -----\nall        4\n...\nwrote a.json\n"
     now = "group   cases\n------  -----\nall        16\nmore\nand more\nwrote a.json\n"
     assert generate.renewed(shown, now) == now.replace("more\nand more\n", "...\n")
-    for changed in (now.replace("group ", "protocol "), now.replace("wrote", "written:"), now + "note: x\n"):
+    for changed in (
+        now.replace("group ", "protocol "),
+        now.replace("wrote", "written:"),
+        now + "note: x\n",
+    ):
         with pytest.raises(ValueError, match="the tutorial"):
             generate.renewed(shown, changed)

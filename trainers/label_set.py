@@ -1,7 +1,9 @@
 """The recommended trainer, see `nnunet_labelset.training.recommended`; the same with a teacher."""
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
-from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import nnUNetTrainerNoMirroring
+from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import (
+    nnUNetTrainerNoMirroring,
+)
 from nnunetv2.training.nnUNetTrainer.variants.training_length.nnUNetTrainer_Xepochs import (
     nnUNetTrainer_5epochs,
     nnUNetTrainer_50epochs,
@@ -37,25 +39,37 @@ class nnUNetTrainerLabelSet_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirrori
     pass
 
 
-class nnUNetTrainerLabelSet_5epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_5epochs):
+class nnUNetTrainerLabelSet_5epochs_NoMirroring(
+    RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_5epochs
+):
     pass
 
 
-class nnUNetTrainerLabelSet_50epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_50epochs):
+class nnUNetTrainerLabelSet_50epochs_NoMirroring(
+    RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_50epochs
+):
     pass
 
 
-class nnUNetTrainerLabelSet_100epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_100epochs):
+class nnUNetTrainerLabelSet_100epochs_NoMirroring(
+    RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_100epochs
+):
     pass
 
 
-class nnUNetTrainerLabelSet_250epochs_NoMirroring(RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_250epochs):
+class nnUNetTrainerLabelSet_250epochs_NoMirroring(
+    RecommendedMixin, nnUNetTrainerNoMirroring, nnUNetTrainer_250epochs
+):
     pass
 
 
 class nnUNetTrainerLabelSetTeacher(RecommendedMixin, TeacherMixin, nnUNetTrainer):
-    """nnUNetTrainerLabelSet with a teacher that chooses among the labels that a voxel may have, for `extend`."""
+    """nnUNetTrainerLabelSet with a teacher that chooses among the labels that a voxel may have, for
+    `extend`.
+    """
 
 
-class nnUNetTrainerLabelSetTeacher_NoMirroring(RecommendedMixin, TeacherMixin, nnUNetTrainerNoMirroring):
+class nnUNetTrainerLabelSetTeacher_NoMirroring(
+    RecommendedMixin, TeacherMixin, nnUNetTrainerNoMirroring
+):
     pass

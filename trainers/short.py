@@ -2,7 +2,13 @@
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
-from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceLoss, MeanDiceLoss, SoftTargetDiceLoss
+from nnunet_labelset.losses import (
+    LeafDiceCELoss,
+    LeafDiceLoss,
+    MarginalDiceLoss,
+    MeanDiceLoss,
+    SoftTargetDiceLoss,
+)
 from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.sampling import UNIFORM

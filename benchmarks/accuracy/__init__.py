@@ -1,1 +1,3 @@
-"""Accuracy of the methods on real, partially annotated volumes: `python -m benchmarks.accuracy --help`."""
+"""Accuracy of the methods on real, partially annotated volumes: `python -m benchmarks.accuracy
+--help`.
+"""

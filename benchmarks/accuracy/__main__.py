@@ -5,8 +5,9 @@
     python -m benchmarks.accuracy fetal --data spina_bifida_atlas/ -o results/
     python -m benchmarks.accuracy phantom -o results/ --steps 800
 
-All methods have the same network, optimiser, number of steps and seeds. Two trainings run side by side, a thread each.
-A second call goes on where the first one ended; more methods, seeds or steps add to the tables.
+All methods have the same network, optimiser, number of steps and seeds. Two trainings run side by
+side, a thread each. A second call goes on where the first one ended; more methods, seeds or steps
+add to the tables.
 """
 
 from __future__ import annotations
@@ -33,20 +34,30 @@ METRICS = {"dice": 100.0, "nsd": 100.0}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", choices=STUDIES)
     parser.add_argument("--data", type=Path, help="folder of the data set; the phantom has none")
-    parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep everything here")
-    parser.add_argument("--methods", nargs="+", choices=ALL, default=list(METHODS), metavar="METHOD")
+    parser.add_argument(
+        "-o", type=Path, required=True, metavar="FOLDER", help="keep everything here"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", choices=ALL, default=list(METHODS), metavar="METHOD"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=600, help="default: %(default)s")
-    parser.add_argument("--together", type=int, default=2, help="trainings side by side; default: %(default)s")
+    parser.add_argument(
+        "--together", type=int, default=2, help="trainings side by side; default: %(default)s"
+    )
     args = parser.parse_args()
     if args.data is None and args.study != "phantom":
         parser.error(f"{args.study} needs --data, the folder of the data set")
 
     if args.steps % EPOCHS or args.steps < EPOCHS:
-        parser.error(f"--steps {args.steps}: a training has {EPOCHS} epochs, so that it must be a multiple of it")
+        parser.error(
+            f"--steps {args.steps}: a training has {EPOCHS} epochs, so that it must be a multiple of it"
+        )
 
     study, folder = STUDIES[args.study], (args.o / args.study).resolve()
     set_environment(folder)
@@ -62,7 +73,15 @@ def main() -> None:
     for mark in sorted(folder.glob("runs/*/*/run.json")):
         if not (mark.parent / "evaluation" / "metrics.json").is_file():
             table = ["--table", str(raw / "groups.tsv"), "--group-by", "group"]
-            options = ["-djfile", str(raw / "dataset.json"), *table, "--tolerance", str(study.tolerance), "-np", "1"]
+            options = [
+                "-djfile",
+                str(raw / "dataset.json"),
+                *table,
+                "--tolerance",
+                str(study.tolerance),
+                "-np",
+                "1",
+            ]
             if nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *options]):
                 sys.exit(f"{mark.parent}: its predictions could not be scored")
     results = collect(folder / "runs")
@@ -86,7 +105,10 @@ def work(runs: list[tuple], together: int) -> None:
         for process, arguments, begin in list(running):
             if not process.is_alive():
                 running.remove((process, arguments, begin))
-                print(f"{arguments[-1].name}: {time.monotonic() - begin:.0f} s, {len(waiting)} waiting", flush=True)
+                print(
+                    f"{arguments[-1].name}: {time.monotonic() - begin:.0f} s, {len(waiting)} waiting",
+                    flush=True,
+                )
                 if process.exitcode:
                     sys.exit(f"failed: {arguments[-1] / 'log.txt'}")
         time.sleep(0.5)

@@ -6,9 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
-from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerDiceLoss import nnUNetTrainerDiceLoss
+from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerDiceLoss import (
+    nnUNetTrainerDiceLoss,
+)
 
-from nnunet_labelset.losses import LeafDiceCELoss, LeafDiceLoss, MarginalDiceCELoss, MarginalDiceLoss, MeanDiceLoss
+from nnunet_labelset.losses import (
+    LeafDiceCELoss,
+    LeafDiceLoss,
+    MarginalDiceCELoss,
+    MarginalDiceLoss,
+    MeanDiceLoss,
+)
 from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.running import RunningLeafDiceCELoss, RunningLeafDiceLoss
@@ -51,8 +59,11 @@ METHODS = {
         (RecommendedMixin, TeacherMixin, nnUNetTrainer), RunningLeafDiceCELoss, "leaf"
     ),
 }
-PARTS = {  # what the parts of the recommended trainer are worth, what comes on top of it, and their rivals
-    "nnUNetTrainerLabelSet, completed": Method(RECOMMENDED, RunningLeafDiceCELoss, "leaf", completed=True),
+# what the parts of the recommended trainer are worth, what comes on top of it, and their rivals
+PARTS = {
+    "nnUNetTrainerLabelSet, completed": Method(
+        RECOMMENDED, RunningLeafDiceCELoss, "leaf", completed=True
+    ),
     "LabelSet without tail": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0), "leaf"),
     "LabelSet, tail 0.03": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.03), "leaf"),
     "LabelSet, tail 0.01": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.01), "leaf"),
@@ -60,7 +71,9 @@ PARTS = {  # what the parts of the recommended trainer are worth, what comes on 
     "LabelSet, CE from the start": Method(LABEL_SETS, RunningLeafDiceCELoss, "leaf"),
     "LabelSet without CE": Method(LABEL_SETS, RunningLeafDiceLoss, "leaf"),
     "Leaf-Dice + CE": Method(LABEL_SETS, LeafDiceCELoss, "leaf"),
-    "Leaf-Dice + CE, batch Dice": Method(LABEL_SETS, variant(LeafDiceCELoss, batch_dice=True), "leaf"),
+    "Leaf-Dice + CE, batch Dice": Method(
+        LABEL_SETS, variant(LeafDiceCELoss, batch_dice=True), "leaf"
+    ),
     "marginal Dice + CE": Method(LABEL_SETS, MarginalDiceCELoss, "leaf"),
     "complete cases only, Dice + CE": Method(COMPLETE, LeafDiceCELoss, "uniform"),
 }

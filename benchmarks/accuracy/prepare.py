@@ -1,4 +1,6 @@
-"""From the cases of a study to preprocessed data sets: one with label-sets, one with gaps as background."""
+"""From the cases of a study to preprocessed data sets: one with label-sets, one with gaps as
+background.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ def prepare(study: Study, data: Path | None, folder: Path) -> None:
                 f"{folder} was made for {done.read_text().strip() or 'another network'}: give another folder with -o"
             )
         return
-    from nnunetv2.experiment_planning.plan_and_preprocess_api import extract_fingerprints, plan_experiments, preprocess
+    from nnunetv2.experiment_planning.plan_and_preprocess_api import (
+        extract_fingerprints,
+        plan_experiments,
+        preprocess,
+    )
 
     cases = list(study.cases(data))
     for number, (variant, name) in enumerate(DATASETS.items(), 801):

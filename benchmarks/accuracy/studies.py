@@ -1,4 +1,6 @@
-"""The data of the benchmarks: which cases are complete, what the others lack, and which are the test."""
+"""The data of the benchmarks: which cases are complete, what the others lack, and which are the
+test.
+"""
 
 from __future__ import annotations
 
@@ -42,37 +44,70 @@ class Study:
     tolerance: float
 
 
-def read(path: Path, spacing: float | None = None, is_label: bool = False) -> tuple[np.ndarray, tuple[float, ...]]:
+def read(
+    path: Path, spacing: float | None = None, is_label: bool = False
+) -> tuple[np.ndarray, tuple[float, ...]]:
     """An array `(z, y, x)` and its spacing, on a coarser grid if one is given."""
     image = sitk.ReadImage(str(path))
     if spacing is not None:
-        size = [round(n * s / spacing) for n, s in zip(image.GetSize(), image.GetSpacing(), strict=True)]
+        size = [
+            round(n * s / spacing) for n, s in zip(image.GetSize(), image.GetSpacing(), strict=True)
+        ]
         if not is_label:  # what the coarse grid cannot show is smoothed away
-            image = sitk.SmoothingRecursiveGaussian(sitk.Cast(image, sitk.sitkFloat32), spacing / 2.355)
+            image = sitk.SmoothingRecursiveGaussian(
+                sitk.Cast(image, sitk.sitkFloat32), spacing / 2.355
+            )
         interpolator = sitk.sitkNearestNeighbor if is_label else sitk.sitkLinear
         grid = (image.GetOrigin(), [spacing] * 3, image.GetDirection())
-        image = sitk.Resample(image, size, sitk.Transform(), interpolator, *grid, 0, image.GetPixelID())
+        image = sitk.Resample(
+            image, size, sitk.Transform(), interpolator, *grid, 0, image.GetPixelID()
+        )
     return sitk.GetArrayFromImage(image), image.GetSpacing()[::-1]
 
 
 def hippocampus(folder: Path, swap: bool = False, complete: bool = False) -> Iterator[Case]:
-    """60 test cases; of 100, every tenth complete (or all), the others anterior only, posterior only, or merged."""
-    unknown = {1: (BACKGROUND, "posterior"), 2: (BACKGROUND, "anterior"), 3: ("anterior", "posterior")}
+    """60 test cases; of 100, every tenth complete (or all), the others anterior only, posterior
+    only, or merged.
+    """
+    unknown = {
+        1: (BACKGROUND, "posterior"),
+        2: (BACKGROUND, "anterior"),
+        3: ("anterior", "posterior"),
+    }
     paths = sorted((folder / "images").glob("*.nii.gz"))[:160]
     for i, path in enumerate(reversed(paths) if swap else paths):
         image, spacing = read(path)
         labels, _ = read(folder / "labels" / path.name, is_label=True)
         kind = 0 if complete or i >= 100 or i % 10 == 0 else 1 + i % 3
-        hidden = {0: np.zeros_like(labels, bool), 1: labels != 1, 2: labels != 2, 3: labels > 0}[kind]
+        hidden = {0: np.zeros_like(labels, bool), 1: labels != 1, 2: labels != 2, 3: labels > 0}[
+            kind
+        ]
         labels = np.where(hidden, 3, labels).astype(np.uint8)
-        yield Case(path.name[:-7], image.astype(np.float32), labels, spacing, unknown.get(kind, ()), is_test=i >= 100)
+        yield Case(
+            path.name[:-7],
+            image.astype(np.float32),
+            labels,
+            spacing,
+            unknown.get(kind, ()),
+            is_test=i >= 100,
+        )
 
 
-ORGANS = ("Brainstem", "SpinalCord", "RightParotid", "LeftParotid", "Esophagus", "Larynx", "Mandible")
+ORGANS = (
+    "Brainstem",
+    "SpinalCord",
+    "RightParotid",
+    "LeftParotid",
+    "Esophagus",
+    "Larynx",
+    "Mandible",
+)
 
 
 def openkbp(folder: Path, swap: bool = False) -> Iterator[Case]:
-    """Natural gaps, no mask: what is not drawn is background or a missing organ. Half of the complete are the test."""
+    """Natural gaps, no mask: what is not drawn is background or a missing organ. Half of the
+    complete are the test.
+    """
     complete = 0
     for path in sorted(folder.glob("pt_*"), key=lambda path: int(path.name[3:])):
         image, spacing = read(path / "ct.nii.gz", 5.0)
@@ -89,11 +124,17 @@ def openkbp(folder: Path, swap: bool = False) -> Iterator[Case]:
 
 TISSUES = LEAVES[1:]
 COMPLETE = ("GA21_notoperated", "GA22_notoperated", "GA24_notoperated")
-TEST = ("GA23_notoperated", "GA25_notoperated", *(f"GA{week}_operated" for week in (26, 28, 30, 32, 34)))
+TEST = (
+    "GA23_notoperated",
+    "GA25_notoperated",
+    *(f"GA{week}_operated" for week in (26, 28, 30, 32, 34)),
+)
 
 
 def fetal(folder: Path) -> Iterator[Case]:
-    """3 complete normal cases; the other population as in the paper: three tissues, rarely CSF or corpus callosum."""
+    """3 complete normal cases; the other population as in the paper: three tissues, rarely CSF or
+    corpus callosum.
+    """
     partial = 0
     for path in sorted(path.parent for path in folder.glob("*/parcellation.nii.gz")):
         name = path.name.removeprefix("fetal_SB_atlas_")
@@ -105,15 +146,21 @@ def fetal(folder: Path) -> Iterator[Case]:
             extra = {1: "external_csf", 3: "corpus_callosum", 4: "external_csf"}.get(partial)
             withheld = tuple(tissue for tissue in TISSUES[3:] if tissue != extra)
             partial += 1
-            hidden = mask & ((labels == 0) | np.isin(labels, [TISSUES.index(tissue) + 1 for tissue in withheld]))
+            hidden = mask & (
+                (labels == 0) | np.isin(labels, [TISSUES.index(tissue) + 1 for tissue in withheld])
+            )
             labels = np.where(hidden, len(TISSUES) + 1, labels)
         group = "spina bifida, operated" if name.endswith("_operated") else "not operated"
         labels = labels.astype(np.uint8)
-        yield Case(name, image.astype(np.float32), labels, spacing, withheld, group, is_test=name in TEST)
+        yield Case(
+            name, image.astype(np.float32), labels, spacing, withheld, group, is_test=name in TEST
+        )
 
 
 def phantom(_: Path | None) -> Iterator[Case]:
-    """The brains of `make demo`: 8 complete normal cases, 12 partial ones of both populations, 12 test cases."""
+    """The brains of `make demo`: 8 complete normal cases, 12 partial ones of both populations, 12
+    test cases.
+    """
     for seed, case in enumerate(demo_cases()):
         image, labels, mask = make_volume(case.age, seed, case.spina_bifida, case.centre)
         withheld = tuple(tissue for tissue in TISSUES if tissue not in case.annotated)
@@ -126,15 +173,21 @@ def phantom(_: Path | None) -> Iterator[Case]:
 
 
 STUDIES = {
-    "hippocampus": Study(("anterior", "posterior"), hippocampus, (24, 32, 24), (16, 32, 64), (2,), "MRI", 1.0),
+    "hippocampus": Study(
+        ("anterior", "posterior"), hippocampus, (24, 32, 24), (16, 32, 64), (2,), "MRI", 1.0
+    ),
     "openkbp": Study(ORGANS, openkbp, (32, 48, 40), (16, 32, 64, 128), None, "CT", 5.0),
     "fetal": Study(TISSUES, fetal, (24, 32, 24), (16, 32, 64, 128), (2,), "T2", 2.4),
     "phantom": Study(TISSUES, phantom, (24, 32, 24), (12, 24, 48, 64), (2,), "T2", 2.4),
 }
 # What all annotations together would give.
-STUDIES["hippocampus_complete"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, complete=True))
+STUDIES["hippocampus_complete"] = replace(
+    STUDIES["hippocampus"], cases=partial(hippocampus, complete=True)
+)
 # Other test cases: cases that were for training before.
-STUDIES["hippocampus_swapped"] = replace(STUDIES["hippocampus"], cases=partial(hippocampus, swap=True))
+STUDIES["hippocampus_swapped"] = replace(
+    STUDIES["hippocampus"], cases=partial(hippocampus, swap=True)
+)
 STUDIES["openkbp_swapped"] = replace(STUDIES["openkbp"], cases=partial(openkbp, swap=True))
 # Patches that show few organs at a time, as those of whole-body images.
 STUDIES["openkbp_patches"] = replace(STUDIES["openkbp"], patch=(16, 24, 24), features=(16, 32, 64))

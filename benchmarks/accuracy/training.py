@@ -30,20 +30,28 @@ FOLDS = 3  # of a method that completes its cases before it trains again
 
 
 def trainer_class(method: Method, mirror: tuple[int, ...] | None) -> type:
-    """AdamW and a seed from `ShortMixin`; the axes of mirroring are those of the study, whatever the method."""
+    """AdamW and a seed from `ShortMixin`; the axes of mirroring are those of the study, whatever
+    the method.
+    """
 
     class Short(ShortMixin):
         def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
-            *rest, _ = super(ShortMixin, self).configure_rotation_dummyDA_mirroring_and_inital_patch_size()
+            *rest, _ = super(
+                ShortMixin, self
+            ).configure_rotation_dummyDA_mirroring_and_inital_patch_size()
             self.inference_allowed_mirroring_axes = mirror
             return *rest, mirror
 
-    attributes = {name: getattr(method, name) for name in ("loss_class", "sampling") if getattr(method, name)}
+    attributes = {
+        name: getattr(method, name) for name in ("loss_class", "sampling") if getattr(method, name)
+    }
     return type("Benchmark", (Short, *method.bases), attributes)
 
 
 def run(study: Study, folder: Path, name: str, seed: int, steps: int, target: Path) -> None:
-    """Train, predict the test cases into `target`, and write `run.json` last: it marks a finished run."""
+    """Train, predict the test cases into `target`, and write `run.json` last: it marks a finished
+    run.
+    """
     method = ALL[name]
     os.environ.pop(VARIABLE, None)  # how cases are sampled is a part of the method
     target.mkdir(parents=True, exist_ok=True)
@@ -56,7 +64,11 @@ def run(study: Study, folder: Path, name: str, seed: int, steps: int, target: Pa
         "OMP_NUM_THREADS": "1",
     }
     torch.set_num_threads(1)
-    with (target / "log.txt").open("w") as log, contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
+    with (
+        (target / "log.txt").open("w") as log,
+        contextlib.redirect_stdout(log),
+        contextlib.redirect_stderr(log),
+    ):
         begin = time.process_time()
         preprocessed = folder / "nnUNet_preprocessed" / DATASETS[method.dataset]
         if method.completed:
@@ -65,7 +77,10 @@ def run(study: Study, folder: Path, name: str, seed: int, steps: int, target: Pa
         seconds = time.process_time() - begin
         images = folder / "nnUNet_raw" / DATASETS["label-sets"] / "imagesTs"
         predict(trainer, images.glob("*_0000.nii.gz"), target)
-    write_json(target / "run.json", {"method": name, "seed": seed, "steps": steps, "cpu_seconds": round(seconds)})
+    write_json(
+        target / "run.json",
+        {"method": name, "seed": seed, "steps": steps, "cpu_seconds": round(seconds)},
+    )
 
 
 def trained(study: Study, preprocessed: Path, method: Method, fold: int | str = "all") -> Any:
@@ -81,21 +96,36 @@ def trained(study: Study, preprocessed: Path, method: Method, fold: int | str = 
         trainer.on_epoch_start()
         trainer.on_train_epoch_start()
         steps = range(trainer.num_iterations_per_epoch)
-        trainer.on_train_epoch_end([trainer.train_step(next(trainer.dataloader_train)) for _ in steps])
+        trainer.on_train_epoch_end(
+            [trainer.train_step(next(trainer.dataloader_train)) for _ in steps]
+        )
     return trainer
 
 
 def completed(study: Study, folder: Path, preprocessed: Path, method: Method, target: Path) -> Path:
-    """A preprocessed data set in which folds of the method have completed the cases that they did not train on."""
+    """A preprocessed data set in which folds of the method have completed the cases that they did
+    not train on.
+    """
     raw = folder / "nnUNet_raw" / preprocessed.name
     contract = Contract.from_dataset_json(read_json(preprocessed / "dataset.json"))
-    splits = k_folds(subjects_of(contract, [path.name[:-7] for path in (raw / "labelsTr").glob("*.nii.gz")]), FOLDS)
+    splits = k_folds(
+        subjects_of(contract, [path.name[:-7] for path in (raw / "labelsTr").glob("*.nii.gz")]),
+        FOLDS,
+    )
     write_json(preprocessed / "splits_final.json", splits)  # the same in every run
     model = target / "results" / "folds"
     for fold, split in enumerate(splits):
-        trainer, validation = trained(study, preprocessed, method, fold), model / f"fold_{fold}" / "validation"
+        trainer, validation = (
+            trained(study, preprocessed, method, fold),
+            model / f"fold_{fold}" / "validation",
+        )
         validation.mkdir(parents=True, exist_ok=True)
-        predict(trainer, [raw / "imagesTr" / f"{case}_0000.nii.gz" for case in split["val"]], validation, True)
+        predict(
+            trainer,
+            [raw / "imagesTr" / f"{case}_0000.nii.gz" for case in split["val"]],
+            validation,
+            True,
+        )
     shutil.copy(preprocessed / "nnUNetPlans.json", model / "plans.json")
     shutil.copy(preprocessed / "dataset.json", model)
     os.environ |= {name: str(target / name) for name in ("nnUNet_raw", "nnUNet_preprocessed")}
@@ -109,18 +139,29 @@ def completed(study: Study, folder: Path, preprocessed: Path, method: Method, ta
     return again
 
 
-def predict(trainer: Any, images: Iterable[Path], target: Path, probabilities: bool = False) -> None:
-    """nnU-Net's prediction, without mirroring, from the image to a segmentation on its grid, or to probabilities."""
+def predict(
+    trainer: Any, images: Iterable[Path], target: Path, probabilities: bool = False
+) -> None:
+    """nnU-Net's prediction, without mirroring, from the image to a segmentation on its grid, or to
+    probabilities.
+    """
     trainer.set_deep_supervision_enabled(False)
     predictor = nnUNetPredictor(0.75, True, False, device=torch.device("cpu"), allow_tqdm=False)
-    weights, managers = [trainer.network.state_dict()], (trainer.plans_manager, trainer.configuration_manager)
-    predictor.manual_initialization(trainer.network, *managers, weights, trainer.dataset_json, "", None)
+    weights, managers = (
+        [trainer.network.state_dict()],
+        (trainer.plans_manager, trainer.configuration_manager),
+    )
+    predictor.manual_initialization(
+        trainer.network, *managers, weights, trainer.dataset_json, "", None
+    )
     reader = trainer.plans_manager.image_reader_writer_class()
     for path in sorted(images):
         image, properties = reader.read_images([str(path)])
         case = path.name.removesuffix("_0000.nii.gz")
         if probabilities:
-            _, found = predictor.predict_single_npy_array(image, properties, save_or_return_probabilities=True)
+            _, found = predictor.predict_single_npy_array(
+                image, properties, save_or_return_probabilities=True
+            )
             np.savez_compressed(target / f"{case}.npz", probabilities=found)
         else:
             segmentation = predictor.predict_single_npy_array(image, properties)

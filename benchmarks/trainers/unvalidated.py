@@ -1,4 +1,6 @@
-"""The short trainers without validation, since test cases count; for organs with sides, without mirroring too."""
+"""The short trainers without validation, since test cases count; for organs with sides, without
+mirroring too.
+"""
 
 from typing import Any
 
@@ -41,7 +43,9 @@ class nnUNetTrainer_noSides(NoSides, nnUNetTrainer):
 
 
 class nnUNetTrainer_noSides_keepOutputs(NoSides, nnUNetTrainer):
-    """Plain nnU-Net with the old outputs, as only our trainers have them: the strongest of the naive ways."""
+    """Plain nnU-Net with the old outputs, as only our trainers have them: the strongest of the
+    naive ways.
+    """
 
     def on_train_start(self) -> None:
         super().on_train_start()

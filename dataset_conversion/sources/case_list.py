@@ -31,17 +31,25 @@ class Row:
 def read_case_list(
     path: Path, leaves: tuple[str, ...], channels: tuple[str, ...] = (), folder: Path | None = None
 ) -> dict[tuple[str, str], Row]:
-    """Rows of a case list by (source, case); with `channels`, the columns image, label and mask are read as well."""
+    """Rows of a case list by (source, case); with `channels`, the columns image, label and mask are
+    read as well.
+    """
     table = read_table(path)
     columns = list(table[0])
-    images = {"image": channels[0]} if len(channels) == 1 else {f"image_{channel}": channel for channel in channels}
+    images = (
+        {"image": channels[0]}
+        if len(channels) == 1
+        else {f"image_{channel}": channel for channel in channels}
+    )
     known = [*COLUMNS, *images, *(("label", "mask") if channels else ())]
     for column in columns:
         if column not in known:
             raise LabelSetError(f"{path}: unknown column '{column}'{did_you_mean(column, known)}")
     for column in ["case", *images]:
         if column not in columns:
-            raise LabelSetError(f"{path}: expected a column '{column}' in the first line, but got {', '.join(columns)}")
+            raise LabelSetError(
+                f"{path}: expected a column '{column}' in the first line, but got {', '.join(columns)}"
+            )
     rows: dict[tuple[str, str], Row] = {}
     for line in table:
         where = line.where
@@ -49,12 +57,20 @@ def read_case_list(
         if not cells["case"]:
             raise LabelSetError(f"{where}: no case name")
         if cells["part"] not in ("", TRAINING, TEST):
-            raise LabelSetError(f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'")
-        annotated = listed_leaves(cells["annotated"], leaves, f"{where}: annotated") if cells["annotated"] else None
+            raise LabelSetError(
+                f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'"
+            )
+        annotated = (
+            listed_leaves(cells["annotated"], leaves, f"{where}: annotated")
+            if cells["annotated"]
+            else None
+        )
         files = {Role(Kind.IMAGE, channel): cells[column] for column, channel in images.items()}
         files |= {role: cells[role.kind.value] for role in (LABEL, MASK) if channels}
         paths = {role: (folder or path.parent) / name for role, name in files.items() if name}
-        row = Row(cells["case"], where, cells["name"], cells["source"], cells["part"], annotated, paths)
+        row = Row(
+            cells["case"], where, cells["name"], cells["source"], cells["part"], annotated, paths
+        )
         if rows.setdefault((row.source, row.case), row) is not row:
             raise LabelSetError(f"{where}: case '{row.case}' was listed before")
     return rows

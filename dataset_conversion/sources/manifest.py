@@ -1,4 +1,6 @@
-"""Manifests: TOML files that say where the files of a source lie and what their values mean. Presets are such files."""
+"""Manifests: TOML files that say where the files of a source lie and what their values mean.
+Presets are such files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ SOURCE_KEYS = {
 
 @dataclass(frozen=True)
 class Source:
-    """One source of a manifest, checked; leaves are numbers. `labels` maps values, or structures, to label-sets."""
+    """One source of a manifest, checked; leaves are numbers. `labels` maps values, or structures,
+    to label-sets.
+    """
 
     name: str
     description: str
@@ -73,7 +77,9 @@ class Manifest:
 
 
 def presets() -> dict[str, Manifest]:
-    """The manifest of every preset, by the name of the preset; each file has a label space of its own."""
+    """The manifest of every preset, by the name of the preset; each file has a label space of its
+    own.
+    """
     manifests = [load_manifest(path) for path in sorted(PRESETS.glob("*.toml"))]
     return {name: manifest for manifest in manifests for name in manifest.sources}
 
@@ -85,12 +91,27 @@ def load_manifest(path: Path) -> Manifest:
     check_keys(content, {"leaves", "channels", "sources", "regions", "regions_class_order"}, where)
     leaves = get_texts(content, "leaves", where)
     channels = get_texts(content, "channels", where) if "channels" in content else ("MRI",)
-    if len(leaves) < 2 or leaves[0] != "background" or len(set(leaves)) != len(leaves) or IGNORE in leaves:
-        raise LabelSetError(f"{where}: leaves: expected different names, 'background' first, without '{IGNORE}'")
+    if (
+        len(leaves) < 2
+        or leaves[0] != "background"
+        or len(set(leaves)) != len(leaves)
+        or IGNORE in leaves
+    ):
+        raise LabelSetError(
+            f"{where}: leaves: expected different names, 'background' first, without '{IGNORE}'"
+        )
     own = content.get("sources")
-    if not isinstance(own, dict) or not own or not all(isinstance(entry, dict) for entry in own.values()):
+    if (
+        not isinstance(own, dict)
+        or not own
+        or not all(isinstance(entry, dict) for entry in own.values())
+    ):
         raise LabelSetError(f"{where}: expected at least one table [sources.NAME]")
-    shipped = {name: entry for file in PRESETS.glob("*.toml") for name, entry in read_toml(file)["sources"].items()}
+    shipped = {
+        name: entry
+        for file in PRESETS.glob("*.toml")
+        for name, entry in read_toml(file)["sources"].items()
+    }
     sources = {}
     for name in own:
         check_name(name, f"{where}: source")
@@ -102,23 +123,33 @@ def load_manifest(path: Path) -> Manifest:
 def _with_inherited(
     name: str, tables: Sequence[Mapping[str, Any]], where: str, seen: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """The keys of a source over those of the source that it is like: one of the first table, else a preset."""
+    """The keys of a source over those of the source that it is like: one of the first table, else a
+    preset.
+    """
     entry = dict(tables[0][name])
     like = entry.pop("like", None)
     if like is None:
         return entry
     if not isinstance(like, str):
-        raise LabelSetError(f"{where}: sources.{name}: like: expected the name of a source, but got {like!r}")
+        raise LabelSetError(
+            f"{where}: sources.{name}: like: expected the name of a source, but got {like!r}"
+        )
     if like in tables[0] and like not in (*seen, name):
         return {**_with_inherited(like, tables, where, (*seen, name)), **entry}
     if len(tables) == 1 or like not in tables[1]:
         others = [other for table in tables for other in table if other not in (*seen, name)]
-        raise LabelSetError(f"{where}: sources.{name}: like: no other source '{like}'{did_you_mean(like, others)}")
+        raise LabelSetError(
+            f"{where}: sources.{name}: like: no other source '{like}'{did_you_mean(like, others)}"
+        )
     return {**_with_inherited(like, tables[1:], where), **entry}
 
 
 def _read_source(
-    name: str, entry: Mapping[str, Any], leaves: tuple[str, ...], channels: tuple[str, ...], path: Path
+    name: str,
+    entry: Mapping[str, Any],
+    leaves: tuple[str, ...],
+    channels: tuple[str, ...],
+    path: Path,
 ) -> Source:
     where = f"{path}: sources.{name}"
     check_keys(entry, SOURCE_KEYS, where)
@@ -129,24 +160,40 @@ def _read_source(
         image = entry.get("image")
         by_channel = image if isinstance(image, dict) else {channels[0]: image}
         if set(by_channel) != set(channels):
-            raise LabelSetError(f"{where}: image: expected one pattern for each channel: {', '.join(channels)}")
-        patterns = {Role(Kind.IMAGE, channel): get_patterns(by_channel, channel, where) for channel in channels}
+            raise LabelSetError(
+                f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
+            )
+        patterns = {
+            Role(Kind.IMAGE, channel): get_patterns(by_channel, channel, where)
+            for channel in channels
+        }
         patterns[LABEL] = get_patterns(entry, "label", where)
-    mask_kind = Mask.LABELLED if entry.get("mask") == "labelled" else Mask.FILE if "mask" in entry else Mask.NONE
+    mask_kind = (
+        Mask.LABELLED
+        if entry.get("mask") == "labelled"
+        else Mask.FILE
+        if "mask" in entry
+        else Mask.NONE
+    )
     if mask_kind is Mask.FILE:
         patterns[MASK] = get_patterns(entry, "mask", where)
     per_structure = any("{structure}" in pattern for pattern in patterns.get(LABEL, ()))
     labels = _read_labels(get_table(entry, "labels", where), leaves, per_structure, where)
     varies = leaf_set(entry.get("varies", []), leaves, f"{where}: varies")
-    # By default annotators looked for all that they have a label for, but for what varies from case to case.
-    annotated = frozenset().union(*(sets for sets in labels.values() if len(sets) < len(leaves))) - varies
+    # By default annotators looked for all that they have a label for, but for what varies from case
+    # to case.
+    annotated = (
+        frozenset().union(*(sets for sets in labels.values() if len(sets) < len(leaves))) - varies
+    )
     if "annotated" in entry:
         annotated = leaf_set(entry["annotated"], leaves, f"{where}: annotated")
     absorbs = get_table(entry, "absorbs", where) if "absorbs" in entry else {}
     return Source(
         name=name,
         description=get_text(entry, "description", where, ""),
-        folder=path.parent / Path(get_text(entry, "folder", where)).expanduser() if "folder" in entry else None,
+        folder=path.parent / Path(get_text(entry, "folder", where)).expanduser()
+        if "folder" in entry
+        else None,
         part=get_choice(entry, "part", where, (TRAINING, TEST)),
         case=case,
         prefix=get_text(entry, "prefix", where, ""),
@@ -180,9 +227,15 @@ def _read_labels(
             if value in labels:
                 raise LabelSetError(f"{labels_where}: value {value} is given twice")
             every_leaf = meaning in (IGNORE, [IGNORE])
-            labels[value] = frozenset(range(len(leaves))) if every_leaf else leaf_set(meaning, leaves, labels_where)
+            labels[value] = (
+                frozenset(range(len(leaves)))
+                if every_leaf
+                else leaf_set(meaning, leaves, labels_where)
+            )
             if not labels[value]:
-                raise LabelSetError(f"{labels_where}: empty label-set; name the leaves that such a voxel may be")
+                raise LabelSetError(
+                    f"{labels_where}: empty label-set; name the leaves that such a voxel may be"
+                )
     return labels
 
 
@@ -202,7 +255,9 @@ def _read_label_space(content: Mapping[str, Any], leaves: tuple[str, ...], where
     if "regions" not in content and "regions_class_order" not in content:
         return Contract.of_leaves(leaves, where, None)
     table = get_table(content, "regions", where)
-    members = {name: leaf_set(names, leaves, f"{where}: regions.{name}") for name, names in table.items()}
+    members = {
+        name: leaf_set(names, leaves, f"{where}: regions.{name}") for name, names in table.items()
+    }
     if "regions_class_order" not in content:
         raise LabelSetError(
             f"{where}: regions_class_order: expected {len(members)} leaves, one for each of {', '.join(members)}"
@@ -216,5 +271,7 @@ def _values(key: str, where: str) -> Iterator[str]:
     for text in key.replace(",", " ").split():
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
         if not match or int(match[2] or match[1]) > HIGHEST_VALUE:
-            raise LabelSetError(f"{where}: expected values such as '3', '37 38' or '114-121', up to 65535")
+            raise LabelSetError(
+                f"{where}: expected values such as '3', '37 38' or '114-121', up to 65535"
+            )
         yield from map(str, range(int(match[1]), int(match[2] or match[1]) + 1))

@@ -21,7 +21,9 @@ class Kind(Enum):
 
 
 class Role(NamedTuple):
-    """What a file is in its case: the image of a channel, the label map or that of a structure, the mask."""
+    """What a file is in its case: the image of a channel, the label map or that of a structure, the
+    mask.
+    """
 
     kind: Kind
     name: str = ""  # of the channel or structure
@@ -37,7 +39,8 @@ TOKENS = re.compile(r"(\{case\}|\{structure\}|\*\*/|\*)")
 def pattern_regex(pattern: str, case: str = "[^/]+") -> re.Pattern[str]:
     """A pattern of relative paths as a regular expression with the groups `case` and `structure`.
 
-    `*` stands for any part of a name, `**/` for any number of folders. A placeholder that is repeated must repeat.
+    `*` stands for any part of a name, `**/` for any number of folders. A placeholder that is
+    repeated must repeat.
     """
     groups = {"{case}": f"(?P<case>{case})", "{structure}": "(?P<structure>[^/]+)"}
     wildcards = {"*": "[^/]*", "**/": "(?:[^/]+/)*"}
@@ -52,7 +55,8 @@ def pattern_regex(pattern: str, case: str = "[^/]+") -> re.Pattern[str]:
 
 
 def list_files(folder: Path, depth: int | None = None) -> list[str]:
-    """Relative paths with `/` of all files below `folder`, sorted; hidden files (`._x`) and folders are left out.
+    """Relative paths with `/` of all files below `folder`, sorted; hidden files (`._x`) and folders
+    are left out.
 
     Links to folders are followed, each folder once. `depth` limits how many folders deep to look.
     """
@@ -77,16 +81,28 @@ def list_files(folder: Path, depth: int | None = None) -> list[str]:
 
 
 def find_cases(
-    folder: Path, roles: Mapping[Role, Sequence[str]], case: str = "[^/]+", exclude: Iterable[str] = ()
+    folder: Path,
+    roles: Mapping[Role, Sequence[str]],
+    case: str = "[^/]+",
+    exclude: Iterable[str] = (),
 ) -> dict[str, dict[Role, list[list[Path]]]]:
-    """Files by case and role: one list of files for every pattern of the role that found some, preferred ones first.
+    """Files by case and role: one list of files for every pattern of the role that found some,
+    preferred ones first.
 
     A pattern with `{structure}` finds one role for every structure.
     """
     patterns = [pattern for chosen in roles.values() for pattern in chosen]
-    depth = None if any("**" in pattern for pattern in patterns) else max(pattern.count("/") for pattern in patterns)
+    depth = (
+        None
+        if any("**" in pattern for pattern in patterns)
+        else max(pattern.count("/") for pattern in patterns)
+    )
     excluded = [pattern_regex(pattern) for pattern in exclude]
-    files = [name for name in list_files(folder, depth) if not any(regex.fullmatch(name) for regex in excluded)]
+    files = [
+        name
+        for name in list_files(folder, depth)
+        if not any(regex.fullmatch(name) for regex in excluded)
+    ]
     cases: dict[str, dict[Role, list[list[Path]]]] = {}
     for role, chosen in roles.items():
         for pattern in chosen:

@@ -22,7 +22,9 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode("utf-8"))
     except RecursionError:
-        raise LabelSetError(f"{path}: not readable as TOML: too many brackets inside brackets") from None
+        raise LabelSetError(
+            f"{path}: not readable as TOML: too many brackets inside brackets"
+        ) from None
     except ValueError as error:  # not UTF-8, not TOML, a number of thousands of digits
         raise LabelSetError(f"{path}: not readable as TOML: {error}") from None
 
@@ -36,7 +38,9 @@ def check_keys(table: Mapping[str, Any], known: set[str], where: str) -> None:
 def get_table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = table.get(key)
     if not isinstance(value, dict) or not value:
-        raise LabelSetError(f"{where}: {key}: expected a table [{where.rpartition(' ')[2]}.{key}], but got {value!r}")
+        raise LabelSetError(
+            f"{where}: {key}: expected a table [{where.rpartition(' ')[2]}.{key}], but got {value!r}"
+        )
     return value
 
 
@@ -44,7 +48,9 @@ def get_choice(table: Mapping[str, Any], key: str, where: str, choices: tuple[st
     """One of the choices, by default the first."""
     value = table.get(key, choices[0])
     if value not in choices:
-        raise LabelSetError(f"{where}: {key}: expected {' or '.join(map(repr, choices))}, but got {value!r}")
+        raise LabelSetError(
+            f"{where}: {key}: expected {' or '.join(map(repr, choices))}, but got {value!r}"
+        )
     return value
 
 
@@ -56,7 +62,9 @@ def get_regex(table: Mapping[str, Any], key: str, where: str, default: str) -> s
     except (re.error, RecursionError, OverflowError) as error:
         raise LabelSetError(f"{where}: {key}: not a regular expression: {error}") from None
     if named:
-        raise LabelSetError(f"{where}: {key}: named groups such as '{next(iter(named))}' cannot be used here: (?:...)")
+        raise LabelSetError(
+            f"{where}: {key}: named groups such as '{next(iter(named))}' cannot be used here: (?:...)"
+        )
     return regex
 
 
@@ -78,7 +86,9 @@ def get_texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]
     value = table.get(key)
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list) or not value or not all(isinstance(text, str) for text in value):
-        raise LabelSetError(f"{where}: {key}: expected a text or a list of texts, but got {value!r}")
+        raise LabelSetError(
+            f"{where}: {key}: expected a text or a list of texts, but got {value!r}"
+        )
     return tuple(value)
 
 

@@ -1,4 +1,6 @@
-"""`nnunet_labelset annotate`: say what is annotated in which case of a data set that exists already."""
+"""`nnunet_labelset annotate`: say what is annotated in which case of a data set that exists
+already.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,13 @@ from nnunet_labelset.nnunet.recommendation import next_commands
 
 
 class Declare(argparse.Action):
-    """`--missing` and `--merged` in the order in which they were typed: the n-th --in belongs to the n-th of them."""
+    """`--missing` and `--merged` in the order in which they were typed: the n-th --in belongs to
+    the n-th of them.
+    """
 
-    def __call__(self, parser: object, namespace: argparse.Namespace, values: object, option: object = None) -> None:
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: object, option: object = None
+    ) -> None:
         setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), (option, values)])
 
 
@@ -50,24 +56,42 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="table of all training cases: columns case,annotated (such as 'liver;spleen', or 'all'), or case and one "
         "column for every label with yes or no; comma, semicolon or tab",
     )
-    missing = "labels that were not drawn in the cases of the --in that follows; all others were drawn"
+    missing = (
+        "labels that were not drawn in the cases of the --in that follows; all others were drawn"
+    )
     merged = (
         "labels (or a region) that were drawn as one in the cases of the --in that follows: a voxel that has the value "
         "of one of them may be any of them"
     )
     for option, text in (("--missing", missing), ("--merged", merged)):
-        parser.add_argument(option, dest="declared", nargs="+", action=Declare, metavar="LABEL", help=text)
+        parser.add_argument(
+            option, dest="declared", nargs="+", action=Declare, metavar="LABEL", help=text
+        )
     parser.add_argument(
-        "--in", nargs="+", action="append", default=[], dest="cases", metavar="CASE", help="cases, or 'site2_*'"
+        "--in",
+        nargs="+",
+        action="append",
+        default=[],
+        dest="cases",
+        metavar="CASE",
+        help="cases, or 'site2_*'",
     )
-    add_names(parser, "--leaves", "NAME", "for data sets with regions: the names of the values 1, 2, ...")
+    add_names(
+        parser, "--leaves", "NAME", "for data sets with regions: the names of the values 1, 2, ..."
+    )
     parser.add_argument(
         "--fully-annotated",
         action="store_true",
         help="every label was drawn in every case; where there is an ignore label, it keeps nnU-Net's meaning",
     )
-    parser.add_argument("--suggest", action="store_true", help="write a table for --annotated, to be corrected by you")
-    parser.add_argument("-o", metavar="FILE", help="of --suggest (default: DatasetXXX_Name_annotated.csv)")
+    parser.add_argument(
+        "--suggest",
+        action="store_true",
+        help="write a table for --annotated, to be corrected by you",
+    )
+    parser.add_argument(
+        "-o", metavar="FILE", help="of --suggest (default: DatasetXXX_Name_annotated.csv)"
+    )
     parser.add_argument(
         "--mask",
         type=Path,
@@ -75,13 +99,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="masks (of the brain, of the body) named as the label maps: outside of its mask, a case is background; "
         "inside, what is unlabelled is one of the missing labels. Writes new label maps and keeps the old ones",
     )
-    parser.add_argument("--undo", action="store_true", help="put the old dataset.json, and label maps, back")
+    parser.add_argument(
+        "--undo", action="store_true", help="put the old dataset.json, and label maps, back"
+    )
     add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     declared = args.declared or []
-    chosen = [bool(args.annotated), bool(declared or args.cases), args.fully_annotated, args.suggest, args.undo]
+    chosen = [
+        bool(args.annotated),
+        bool(declared or args.cases),
+        args.fully_annotated,
+        args.suggest,
+        args.undo,
+    ]
     if sum(chosen) != 1:
         raise LabelSetError(
             "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, "
@@ -108,7 +140,9 @@ def run(args: argparse.Namespace) -> None:
     for (option, names), cases in zip(declared, args.cases, strict=True):
         groups[option].append((names, cases))
     if args.annotated:
-        missing = missing_by_table(data, read_annotated(args.annotated, data.labels), args.annotated)
+        missing = missing_by_table(
+            data, read_annotated(args.annotated, data.labels), args.annotated
+        )
     else:
         missing = declared_missing(data, groups["--missing"])
     merged = declared_merged(data, groups["--merged"], missing)
@@ -126,17 +160,27 @@ def run(args: argparse.Namespace) -> None:
     if masks:
         unmasked = [case for case, leaves in missing.items() if leaves and case not in masks]
         rest = f"; without mask, as before: {some(unmasked)}" if unmasked else ""
-        print(f"wrote {len(masks)} label maps, in which 'ignore' is what nobody drew inside of the mask{rest}")
-    print(f"the old one is {folder / BEFORE}; 'nnunet_labelset annotate -d {args.d} --undo' puts it back")
+        print(
+            f"wrote {len(masks)} label maps, in which 'ignore' is what nobody drew inside of the mask{rest}"
+        )
+    print(
+        f"the old one is {folder / BEFORE}; 'nnunet_labelset annotate -d {args.d} --undo' puts it back"
+    )
     words = dataset_words(folder.resolve().name)
     data_set = words[0] if words else args.d
-    print("\n".join(["next:", *next_commands(data_set, contract.leaf_names, preprocessed=len(written) > 1)]))
+    print(
+        "\n".join(
+            ["next:", *next_commands(data_set, contract.leaf_names, preprocessed=len(written) > 1)]
+        )
+    )
 
 
 def _suggest(args: argparse.Namespace, data: Existing) -> None:
     target = Path(args.o or f"{data.folder.resolve().name}_annotated.csv")
     if target.exists():
-        raise LabelSetError(f"{target} exists, and may have been corrected: choose another -o, or delete it")
+        raise LabelSetError(
+            f"{target} exists, and may have been corrected: choose another -o, or delete it"
+        )
     write_text(target, suggestion(data, read_all_values(data, args.np)))
     print(
         f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is not there may have been "

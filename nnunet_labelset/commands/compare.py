@@ -1,4 +1,6 @@
-"""`nnunet_labelset compare`: result sets of the same cases side by side, as in the paper's Table 2, with tests."""
+"""`nnunet_labelset compare`: result sets of the same cases side by side, as in the paper's Table 2,
+with tests.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ from nnunet_labelset.io.records import to_json
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions")
+    parser.add_argument(
+        "results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions"
+    )
     parser.add_argument("-o", required=True, metavar="FOLDER", help="output")
     add_statistics(parser)
     default = " ".join(SHOWN)
-    parser.add_argument("--metrics", nargs="+", metavar="NAME", help=f"columns of per_case.csv (default: {default})")
+    parser.add_argument(
+        "--metrics", nargs="+", metavar="NAME", help=f"columns of per_case.csv (default: {default})"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

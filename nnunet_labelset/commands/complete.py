@@ -22,23 +22,32 @@ the cases as people annotated them, in the same folds. A second round takes a mo
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
-    parser.add_argument("-d", required=True, metavar="ID_OR_NAME", help="data set that the model was trained on")
+    parser.add_argument(
+        "-d", required=True, metavar="ID_OR_NAME", help="data set that the model was trained on"
+    )
     add_model(parser)
     parser.add_argument("-o", required=True, type=int, metavar="ID", help="id of the new data set")
     parser.add_argument("-n", required=True, metavar="NAME", help="name of the completed data set")
     parser.add_argument(
-        "--threshold", type=float, default=0.9, help="share of the probability of the label-set (default: %(default)s)"
+        "--threshold",
+        type=float,
+        default=0.9,
+        help="share of the probability of the label-set (default: %(default)s)",
     )
     add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     if not 0.5 <= args.threshold <= 1:
-        raise LabelSetError(f"Expected --threshold to be between 0.5 and 1, but got {args.threshold}")
+        raise LabelSetError(
+            f"Expected --threshold to be between 0.5 and 1, but got {args.threshold}"
+        )
     source = find_dataset(args.d)
     _, contract = read_dataset(source)
     if contract.regions is not None:
-        raise LabelSetError(f"{source.name} has regions: its models tell how likely a region is, not a single leaf")
+        raise LabelSetError(
+            f"{source.name} has regions: its models tell how likely a region is, not a single leaf"
+        )
     target = dataset_folder(nnunet_folder(RAW), args.o, args.n)
     check_free(args.o, target.name)
     preprocessed = nnunet_folder(PREPROCESSED) / target.name
@@ -47,5 +56,7 @@ def run(args: argparse.Namespace) -> None:
     notes = write_completed(source, target, preprocessed, model, splits, args.threshold, args.np)
     print("\n".join(notes))
     number = len(originals(read_json(target / DATASET)))
-    print(f"{number} completed case(s) beside the annotated ones in {target}; folds and plans in {preprocessed}")
+    print(
+        f"{number} completed case(s) beside the annotated ones in {target}; folds and plans in {preprocessed}"
+    )
     print("\n".join(["next:", *next_commands_with_plans(args.o, args.p, args.c, args.tr)]))

@@ -1,4 +1,6 @@
-"""`nnunet_labelset convert`: from sources, described by presets or a manifest, to an nnU-Net raw data set."""
+"""`nnunet_labelset convert`: from sources, described by presets or a manifest, to an nnU-Net raw
+data set.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_repeatable(parser, "--source", "NAME=FOLDER", source)
     add_repeatable(parser, "--test-source", "NAME=FOLDER", "test cases, likewise")
     parser.add_argument(
-        "-m", "--manifest", type=Path, metavar="FILE.toml", help="sources of your own (docs/manifest.md)"
+        "-m",
+        "--manifest",
+        type=Path,
+        metavar="FILE.toml",
+        help="sources of your own (docs/manifest.md)",
     )
     parser.add_argument(
         "--annotated",
@@ -60,7 +66,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     complete = "in these sources or cases, what is unlabelled inside the mask is background, however much it is"
     add_names(parser, "--fully-annotated", "NAME", complete)
-    add_names(parser, "--withhold", "LEAF", "make these leaves unannotated, to simulate partial annotation")
+    add_names(
+        parser,
+        "--withhold",
+        "LEAF",
+        "make these leaves unannotated, to simulate partial annotation",
+    )
     withheld = "only in these sources or cases (names, or patterns such as 'sub-0*')"
     add_names(parser, "--withhold-in", "NAME", withheld, "*")
     parser.add_argument(
@@ -71,8 +82,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MM",
         help="zero the images outside the mask, dilated by MM millimetres (default 2)",
     )
-    parser.add_argument("--link", action="store_true", help="link unchanged images instead of copying them")
-    parser.add_argument("--prefix", action="store_true", help="put the name of the source before every case name")
+    parser.add_argument(
+        "--link", action="store_true", help="link unchanged images instead of copying them"
+    )
+    parser.add_argument(
+        "--prefix", action="store_true", help="put the name of the source before every case name"
+    )
     parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and stop")
 
 

@@ -1,4 +1,6 @@
-"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every leaf is annotated."""
+"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every leaf is
+annotated.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ from nnunet_labelset.nnunet.raw import read_dataset
 def configure(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add_table(parser)
-    parser.add_argument("--format", choices=FORMATS, help="of the table (default: by the ending of -o, else text)")
-    parser.add_argument("-o", metavar="FILE", help="write there instead of on screen; .png, .pdf, .svg: a picture")
+    parser.add_argument(
+        "--format", choices=FORMATS, help="of the table (default: by the ending of -o, else text)"
+    )
+    parser.add_argument(
+        "-o", metavar="FILE", help="write there instead of on screen; .png, .pdf, .svg: a picture"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,19 +41,25 @@ def run(args: argparse.Namespace) -> None:
     rows = dataset_coverage(folder, contract, dataset_json, args.table, args.group_by)
     ending = Path(args.o).suffix.lower() if args.o else ""
     if ending in PICTURES:
-        from nnunet_labelset.datasets.coverage_picture import draw_coverage  # matplotlib only where a picture is wanted
+        from nnunet_labelset.datasets.coverage_picture import (
+            draw_coverage,
+        )  # matplotlib only where a picture is wanted
 
         draw_coverage(rows, args.o, folder.resolve().name)
         print(f"wrote {args.o}")
         return
-    style = args.format or next((name for name, suffix in FORMATS.items() if suffix == ending), None)
+    style = args.format or next(
+        (name for name, suffix in FORMATS.items() if suffix == ending), None
+    )
     if args.o and style is None:
         raise LabelSetError(
             f"-o {args.o}: expected an ending of {', '.join((*FORMATS.values(), *PICTURES))}, or --format"
         )
     shown, note = (rows, "") if args.o or style not in (None, "text") else shortened(rows)
     text = format_table(shown, style or "text") + note
-    if style in (None, "text") and (legend := describe_label_sets(contract, None if args.o else MOST_ON_SCREEN)):
+    if style in (None, "text") and (
+        legend := describe_label_sets(contract, None if args.o else MOST_ON_SCREEN)
+    ):
         text += f"\n{legend}"
     if args.o:
         write_text(args.o, text)

@@ -37,28 +37,48 @@ from nnunet_labelset.nnunet.summary import nnunet_summary
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("gt_folder", help="folder with the references")
     parser.add_argument("pred_folder", help="folder with the predictions")
-    parser.add_argument("-djfile", metavar="FILE", help="dataset.json (default: beside gt_folder, else in pred_folder)")
-    parser.add_argument("--annotated", metavar="CSV", help="what is annotated: columns case and annotated or protocol")
+    parser.add_argument(
+        "-djfile",
+        metavar="FILE",
+        help="dataset.json (default: beside gt_folder, else in pred_folder)",
+    )
+    parser.add_argument(
+        "--annotated",
+        metavar="CSV",
+        help="what is annotated: columns case and annotated or protocol",
+    )
     parser.add_argument("-o", metavar="FOLDER", help="output (default: pred_folder/evaluation)")
     add_processes(parser)
-    parser.add_argument("--chill", action="store_true", help="go on if predictions are missing or have no reference")
+    parser.add_argument(
+        "--chill", action="store_true", help="go on if predictions are missing or have no reference"
+    )
     parser.add_argument(
         "--cap",
         type=float,
         metavar="MM",
         help="largest distance, also of missed and invented leaves (default: the image's diagonal; paper: 57.6)",
     )
-    parser.add_argument("--no_hd95", action="store_true", help="no metrics of surfaces, only those of counts")
+    parser.add_argument(
+        "--no_hd95", action="store_true", help="no metrics of surfaces, only those of counts"
+    )
     parser.add_argument(
         "--tolerance",
         metavar="MM|CSV",
         help="of NSD: mm, or columns leaf and tolerance (default: the larger of 1 mm and a voxel's diagonal)",
     )
     parser.add_argument(
-        "--regions", nargs="+", default=[], metavar="NAME=LEAF+LEAF", help="also score these leaves as one"
+        "--regions",
+        nargs="+",
+        default=[],
+        metavar="NAME=LEAF+LEAF",
+        help="also score these leaves as one",
     )
     parser.add_argument(
-        "--instances", nargs="+", default=[], metavar="LEAF", help="also lesion by lesion (needs panoptica)"
+        "--instances",
+        nargs="+",
+        default=[],
+        metavar="LEAF",
+        help="also lesion by lesion (needs panoptica)",
     )
     add_table(parser, several=True)
 
@@ -85,7 +105,9 @@ def run(args: argparse.Namespace) -> None:
     cases = [pair.case for pair in pairs]
     refuse_completed(dataset_json, cases)
     if taken := set(args.group_by) & {"protocol", *SCORE_COLUMNS}:
-        raise LabelSetError(f"--group-by {some(sorted(taken))}: a column of the results has this name: rename yours")
+        raise LabelSetError(
+            f"--group-by {some(sorted(taken))}: a column of the results has this name: rename yours"
+        )
     groups = {column: column_of_cases(args.table, column, cases) for column in args.group_by}
     output = Path(args.o) if args.o else prediction / "evaluation"
     results = score_folder(pairs, output / "cases", args.np)
@@ -100,18 +122,23 @@ def run(args: argparse.Namespace) -> None:
         metrics=tuple(
             name
             for name, metric in METRICS.items()
-            if (metric.worst is None or wanted.surfaces) and (not metric.of_instances or wanted.instances)
+            if (metric.worst is None or wanted.surfaces)
+            and (not metric.of_instances or wanted.instances)
         ),
         cap=args.cap if wanted.surfaces else None,
         tolerance=dict(wanted.tolerance),
     )
     labels = {name: value for value, name in enumerate(contract.leaf_names) if value}
     leaves = tuple(foreground(contract).values())
-    found = evaluation(results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra)
+    found = evaluation(
+        results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra
+    )
     write_text(output / "per_case.csv", per_case_csv(found))
     write_text(output / "averages.csv", averages_csv(found))
     old = output / "summary.csv"  # its old name: what is out of date must not lie beside it
-    if old.is_file() and old.read_bytes().startswith(b"group_column,group,leaf,metric,"):  # not one of the user's own
+    if old.is_file() and old.read_bytes().startswith(
+        b"group_column,group,leaf,metric,"
+    ):  # not one of the user's own
         old.unlink()
     write_json(output / SUMMARY, to_json(nnunet_summary(results, foreground(contract))))
     write_json(output / "metrics.json", to_json(found))
@@ -125,9 +152,17 @@ def run(args: argparse.Namespace) -> None:
 
 def _wanted(args: argparse.Namespace, contract: Contract) -> Wanted:
     regions = read_regions(args.regions, contract)
-    known = (structures_of(contract, protocol, LEAVES_AND_UNIONS) for protocol in contract.protocols)
+    known = (
+        structures_of(contract, protocol, LEAVES_AND_UNIONS) for protocol in contract.protocols
+    )
     names = list(
-        dict.fromkeys([*foreground(contract).values(), *regions, *(of.name for found in known for of in found)])
+        dict.fromkeys(
+            [
+                *foreground(contract).values(),
+                *regions,
+                *(of.name for found in known for of in found),
+            ]
+        )
     )
     for name in args.instances:
         if name not in names:
@@ -156,7 +191,9 @@ def _tolerance(given: str, names: Sequence[str]) -> dict[str, float]:
             found[leaf] = math.nan
         if not 0 <= found[leaf] < math.inf:
             where = f" of '{leaf}' in {given}" if leaf else ""
-            raise LabelSetError(f"Expected --tolerance to be mm, 0 or more, or a table, but got '{text}'{where}")
+            raise LabelSetError(
+                f"Expected --tolerance to be mm, 0 or more, or a table, but got '{text}'{where}"
+            )
     return found
 
 

@@ -1,4 +1,6 @@
-"""`nnunet_labelset find_best_configuration`: nnU-Net's command of this name, decided by label-set-aware Dice."""
+"""`nnunet_labelset find_best_configuration`: nnU-Net's command of this name, decided by
+label-set-aware Dice.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,34 @@ FOLDS = [0, 1, 2, 3, 4]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dataset_name_or_id", help="data set: id or name")
-    parser.add_argument("-tr", nargs="+", default=[DEFAULT_TRAINER], help=f"trainers (default: {DEFAULT_TRAINER})")
-    parser.add_argument("-c", nargs="+", default=list(CONFIGURATIONS), help=f"default: {' '.join(CONFIGURATIONS)}")
-    parser.add_argument("-p", nargs="+", default=[DEFAULT_PLANS], help=f"several plans, too (default: {DEFAULT_PLANS})")
-    parser.add_argument("-f", nargs="+", type=int, default=FOLDS, help=f"folds (default: {' '.join(map(str, FOLDS))})")
+    parser.add_argument(
+        "-tr", nargs="+", default=[DEFAULT_TRAINER], help=f"trainers (default: {DEFAULT_TRAINER})"
+    )
+    parser.add_argument(
+        "-c", nargs="+", default=list(CONFIGURATIONS), help=f"default: {' '.join(CONFIGURATIONS)}"
+    )
+    parser.add_argument(
+        "-p",
+        nargs="+",
+        default=[DEFAULT_PLANS],
+        help=f"several plans, too (default: {DEFAULT_PLANS})",
+    )
+    parser.add_argument(
+        "-f",
+        nargs="+",
+        type=int,
+        default=FOLDS,
+        help=f"folds (default: {' '.join(map(str, FOLDS))})",
+    )
     add_processes(parser)
-    parser.add_argument("--disable_ensembling", action="store_true", help="compare single models only")
-    parser.add_argument("--no_overwrite", action="store_true", help="keep what an earlier run collected and ensembled")
+    parser.add_argument(
+        "--disable_ensembling", action="store_true", help="compare single models only"
+    )
+    parser.add_argument(
+        "--no_overwrite",
+        action="store_true",
+        help="keep what an earlier run collected and ensembled",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -32,6 +55,8 @@ def run(args: argparse.Namespace) -> None:
         selection.require_probabilities(models)
     candidates = [selection.model(model) for model in models]
     if ensembling:
-        candidates += [selection.ensemble(first, second) for first, second in combinations(models, 2)]
+        candidates += [
+            selection.ensemble(first, second) for first, second in combinations(models, 2)
+        ]
     best = choose(candidates)
     write_choice(selection, candidates, best, models, ensembling=not args.disable_ensembling)

@@ -1,4 +1,6 @@
-"""`nnunet_labelset merge`: several nnU-Net data sets in one label space, by the names of their labels."""
+"""`nnunet_labelset merge`: several nnU-Net data sets in one label space, by the names of their
+labels.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from nnunet_labelset.commands.options import add_names, add_repeatable, add_targ
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.merge import merge_jobs, read_datasets
-from nnunet_labelset.dataset_conversion.merge_names import common_channels, common_labels, remarks, rename_labels
+from nnunet_labelset.dataset_conversion.merge_names import (
+    common_channels,
+    common_labels,
+    remarks,
+    rename_labels,
+)
 from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
@@ -24,7 +31,9 @@ example: data set 3 calls the tumour 'cancer', and in data set 12 'liver' includ
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("datasets", nargs="+", metavar="DATASET", help="ids, names or folders of data sets")
+    parser.add_argument(
+        "datasets", nargs="+", metavar="DATASET", help="ids, names or folders of data sets"
+    )
     add_target(parser)
     annotated = "what is annotated in which case of a data set without label-sets: case, annotated; repeatable"
     add_repeatable(parser, "--annotated", "[DATASET=]FILE.csv", annotated)
@@ -32,9 +41,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_names(parser, "--fully-annotated", "DATASET", complete)
     label = "rename a label of a data set, or say which leaves it may be; repeatable"
     add_repeatable(parser, "--label", "DATASET:LABEL=LEAF[+LEAF]", label)
-    parser.add_argument("--channels", nargs="+", metavar="NAME", help="names of the channels, where data sets differ")
-    parser.add_argument("--prefix", action="store_true", help="put the name of the data set before every case name")
-    parser.add_argument("--copy", action="store_true", help="copy the images instead of linking them")
+    parser.add_argument(
+        "--channels",
+        nargs="+",
+        metavar="NAME",
+        help="names of the channels, where data sets differ",
+    )
+    parser.add_argument(
+        "--prefix", action="store_true", help="put the name of the data set before every case name"
+    )
+    parser.add_argument(
+        "--copy", action="store_true", help="copy the images instead of linking them"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -46,4 +64,6 @@ def run(args: argparse.Namespace) -> None:
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     made = merge_jobs(datasets, labels, channels, ending, link=not args.copy, prefix=args.prefix)
     written = write_dataset(Target(folder, args.overwrite), made, args.np, args.skip_bad_cases)
-    print(closing_words(written, folder, remarks(datasets, labels.leaf_names, linked=not args.copy)))
+    print(
+        closing_words(written, folder, remarks(datasets, labels.leaf_names, linked=not args.copy))
+    )

@@ -14,14 +14,20 @@ from nnunet_labelset.nnunet.names import DEFAULT_CONFIGURATION, DEFAULT_PLANS
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder")
+    parser.add_argument(
+        "-d", required=True, metavar="ID_OR_FOLDER", help="data set: id, name or folder"
+    )
 
 
 def add_processes(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-np", type=int, default=default_processes(), help="processes (default: %(default)s)")
+    parser.add_argument(
+        "-np", type=int, default=default_processes(), help="processes (default: %(default)s)"
+    )
 
 
-def add_names(parser: argparse.ArgumentParser, option: str, metavar: str, text: str, *default: str) -> None:
+def add_names(
+    parser: argparse.ArgumentParser, option: str, metavar: str, text: str, *default: str
+) -> None:
     """An option that takes one or several words."""
     parser.add_argument(option, nargs="+", default=list(default), metavar=metavar, help=text)
 
@@ -31,36 +37,64 @@ def add_repeatable(parser: argparse.ArgumentParser, option: str, metavar: str, t
     parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
 
 
-def add_model(parser: argparse.ArgumentParser, several: bool = False, trainer: str | None = DEFAULT_TRAINER) -> None:
-    """nnU-Net's `-tr`, `-c` and `-p`: one model, or `several` (lists of trainers and configurations)."""
+def add_model(
+    parser: argparse.ArgumentParser, several: bool = False, trainer: str | None = DEFAULT_TRAINER
+) -> None:
+    """nnU-Net's `-tr`, `-c` and `-p`: one model, or `several` (lists of trainers and
+    configurations).
+    """
     number: dict[str, Any] = {"nargs": "+"} if several else {}
     default = [trainer] if several and trainer else trainer
     said = "%(default)s" if trainer else f"the four of the paper; with --cv {DEFAULT_TRAINER}"
     many = "s to compare, the baseline first" if several else ""
     add = parser.add_argument
-    add("-tr", default=default, metavar="TRAINER", help=f"trainer{many} (default: {said})", **number)
+    add(
+        "-tr", default=default, metavar="TRAINER", help=f"trainer{many} (default: {said})", **number
+    )
     configurations = [DEFAULT_CONFIGURATION] if several else DEFAULT_CONFIGURATION
-    add("-c", default=configurations, metavar="CONFIGURATION", help=f"default: {DEFAULT_CONFIGURATION}", **number)
+    add(
+        "-c",
+        default=configurations,
+        metavar="CONFIGURATION",
+        help=f"default: {DEFAULT_CONFIGURATION}",
+        **number,
+    )
     add("-p", default=DEFAULT_PLANS, metavar="PLANS", help="plans (default: %(default)s)")
 
 
 def add_table(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """A table of the cases and columns of it that make groups; the two belong together (`check_table`)."""
-    parser.add_argument("--table", metavar="FILE", help="table of the cases (.tsv or .csv), such as participants.tsv")
+    """A table of the cases and columns of it that make groups; the two belong together
+    (`check_table`).
+    """
+    parser.add_argument(
+        "--table",
+        metavar="FILE",
+        help="table of the cases (.tsv or .csv), such as participants.tsv",
+    )
     number: dict[str, Any] = {"nargs": "+", "default": []} if several else {}
-    parser.add_argument("--group-by", metavar="COLUMN", help="group by this column of --table", **number)
+    parser.add_argument(
+        "--group-by", metavar="COLUMN", help="group by this column of --table", **number
+    )
 
 
 def check_table(args: argparse.Namespace) -> None:
     if bool(args.table) != bool(args.group_by):
-        raise LabelSetError("--table and --group-by belong together: a table of the cases, and columns of it")
+        raise LabelSetError(
+            "--table and --group-by belong together: a table of the cases, and columns of it"
+        )
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:
     """How result sets are compared."""
-    parser.add_argument("--baseline", metavar="NAME", help="compare against this method (default: the first)")
-    parser.add_argument("--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)")
-    parser.add_argument("--holm", action="store_true", help="correct p-values for the number of tests of a metric")
+    parser.add_argument(
+        "--baseline", metavar="NAME", help="compare against this method (default: the first)"
+    )
+    parser.add_argument(
+        "--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--holm", action="store_true", help="correct p-values for the number of tests of a metric"
+    )
 
 
 def chosen_baseline(args: argparse.Namespace, methods: Collection[str]) -> str:
@@ -69,7 +103,9 @@ def chosen_baseline(args: argparse.Namespace, methods: Collection[str]) -> str:
         raise LabelSetError(f"Expected --alpha to be between 0 and 1, but got {args.alpha}")
     baseline = args.baseline or next(iter(methods))
     if baseline not in methods:
-        raise LabelSetError(f"--baseline: no result set '{baseline}'{did_you_mean(baseline, methods)}")
+        raise LabelSetError(
+            f"--baseline: no result set '{baseline}'{did_you_mean(baseline, methods)}"
+        )
     return baseline
 
 
@@ -84,9 +120,15 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     """The data set that `convert` or `merge` writes."""
     parser.add_argument("-d", type=int, required=True, metavar="ID", help="id of the new data set")
     parser.add_argument("-n", required=True, metavar="NAME", help="name of the new data set")
-    parser.add_argument("-o", type=Path, metavar="FOLDER", help="where to write it (default: $nnUNet_raw)")
-    add_processes(parser)
-    parser.add_argument("--overwrite", action="store_true", help="replace the data set if it exists")
     parser.add_argument(
-        "--skip-bad-cases", action="store_true", help="leave out cases with problems instead of stopping"
+        "-o", type=Path, metavar="FOLDER", help="where to write it (default: $nnUNet_raw)"
+    )
+    add_processes(parser)
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace the data set if it exists"
+    )
+    parser.add_argument(
+        "--skip-bad-cases",
+        action="store_true",
+        help="leave out cases with problems instead of stopping",
     )

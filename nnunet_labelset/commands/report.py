@@ -26,7 +26,9 @@ def _models(folders: Sequence[str]) -> dict[str, list[Curves]]:
     for folder in folders:
         curves = read_curves(folder)
         if not curves:
-            raise LabelSetError(f"{folder}: no {fold_name('*')}/{LOGS} with a finished epoch: expected a model folder")
+            raise LabelSetError(
+                f"{folder}: no {fold_name('*')}/{LOGS} with a finished epoch: expected a model folder"
+            )
         name = Path(folder).absolute().name
         models[name if name not in models else str(folder)] = curves
     return models
@@ -36,9 +38,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions")
     add("-o", required=True, metavar="FILE", help="the report, such as report.html")
-    add("-m", nargs="+", default=[], metavar="FOLDER", help="model folders (TRAINER__PLANS__CONFIGURATION), for curves")
+    add(
+        "-m",
+        nargs="+",
+        default=[],
+        metavar="FOLDER",
+        help="model folders (TRAINER__PLANS__CONFIGURATION), for curves",
+    )
     add_statistics(parser)
-    add("--worst", type=int, default=3, metavar="N", help="worst cases to draw; 0: no pictures (default: %(default)s)")
+    add(
+        "--worst",
+        type=int,
+        default=3,
+        metavar="N",
+        help="worst cases to draw; 0: no pictures (default: %(default)s)",
+    )
     add("--cases", nargs="+", default=[], metavar="CASE", help="draw these cases instead")
     add("--title", default="Evaluation report", help="default: %(default)s")
 
@@ -52,7 +66,11 @@ def run(args: argparse.Namespace) -> None:
     results, sources = load_results(args.results)
     baseline = chosen_baseline(args, results)
     models = _models(args.m)
-    compared = comparison(results, baseline, args.alpha, args.holm, sources=sources) if len(results) > 1 else None
+    compared = (
+        comparison(results, baseline, args.alpha, args.holm, sources=sources)
+        if len(results) > 1
+        else None
+    )
     contract, reason = contract_of(next(iter(results.values())))
     report = Report(
         results,
@@ -67,7 +85,9 @@ def run(args: argparse.Namespace) -> None:
         wanted_cases=args.cases,
     )
     if unknown := [case for case in args.cases if case not in report.cases]:
-        raise LabelSetError(f"--cases {some(unknown)}: not in all result sets{did_you_mean(unknown[0], report.cases)}")
+        raise LabelSetError(
+            f"--cases {some(unknown)}: not in all result sets{did_you_mean(unknown[0], report.cases)}"
+        )
     for line in report.stale:
         print(f"scores are out of date, as the report says: {line}", file=sys.stderr)
     html = build_report(report, args.title)

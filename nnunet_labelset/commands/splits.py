@@ -1,4 +1,6 @@
-"""`nnunet_labelset splits`: nnU-Net's `splits_final.json`, stratified by protocol, every fold trained on every leaf."""
+"""`nnunet_labelset splits`: nnU-Net's `splits_final.json`, stratified by protocol, every fold
+trained on every leaf.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,24 @@ from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
 def configure(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("-k", type=int, default=5, help="number of folds of a cross-validation (default: %(default)s)")
-    kind.add_argument("--random", type=int, metavar="N", help="N random splits instead; the paper has 10")
-    parser.add_argument("--val-fraction", type=float, metavar="F", help="validated by --random (default: 0.1)")
-    parser.add_argument("--seed", type=int, default=SEED, help="other seeds give other splits (default: %(default)s)")
+    kind.add_argument(
+        "-k",
+        type=int,
+        default=5,
+        help="number of folds of a cross-validation (default: %(default)s)",
+    )
+    kind.add_argument(
+        "--random", type=int, metavar="N", help="N random splits instead; the paper has 10"
+    )
+    parser.add_argument(
+        "--val-fraction", type=float, metavar="F", help="validated by --random (default: 0.1)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=SEED,
+        help="other seeds give other splits (default: %(default)s)",
+    )
     parser.add_argument(
         "--subject",
         metavar="PATTERN|COLUMN",
@@ -42,49 +58,72 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "case name, such as '(sub-[0-9]+)', or a column of --table",
     )
     parser.add_argument(
-        "--table", metavar="FILE", help="table of the cases (.tsv or .csv) that has the column --subject"
+        "--table",
+        metavar="FILE",
+        help="table of the cases (.tsv or .csv) that has the column --subject",
     )
     add_names(parser, "--exclude", "CASE", "cases to leave out of every split")
-    parser.add_argument("--overwrite", action="store_true", help="replace other splits that are there already")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace other splits that are there already"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     if args.table and not args.subject:
         raise LabelSetError("--table needs --subject COLUMN: the column that names the subject")
     if args.val_fraction is not None and args.random is None:
-        raise LabelSetError("--val-fraction needs --random N: folds of a cross-validation have a fixed size")
+        raise LabelSetError(
+            "--val-fraction needs --random N: folds of a cross-validation have a fixed size"
+        )
     target = nnunet_folder(PREPROCESSED)
     folder, contract, cases = _training_cases(args.d)
     for case in args.exclude:
         if case not in cases:
-            raise LabelSetError(f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}")
+            raise LabelSetError(
+                f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}"
+            )
     cases = [case for case in cases if case not in args.exclude]
     target = target / folder.resolve().name / SPLITS
     subject = None
     if args.subject:
-        subject = column_of_cases(args.table, args.subject, cases) if args.table else read_subjects(args.subject, cases)
+        subject = (
+            column_of_cases(args.table, args.subject, cases)
+            if args.table
+            else read_subjects(args.subject, cases)
+        )
     subjects = subjects_of(contract, cases, subject)
     single = [case for case in cases if subject is not None and case not in subject]
     if args.random is None:
         splits = k_folds(subjects, args.k, args.seed)
     else:
         splits = random_splits(
-            subjects, args.random, 0.1 if args.val_fraction is None else args.val_fraction, args.seed
+            subjects,
+            args.random,
+            0.1 if args.val_fraction is None else args.val_fraction,
+            args.seed,
         )
     state = "wrote" if _write(target, splits, args.overwrite) else "unchanged:"
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     for number, split in enumerate(splits):
         protocols = Counter(contract.protocol_of(case) for case in split[VALIDATED])
-        shown = some((f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]), 8)
-        print(f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val ({shown})")
+        shown = some(
+            (f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]), 8
+        )
+        print(
+            f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val ({shown})"
+        )
     if single:
         print(f"note: {some(single)}: no subject is named by --subject, so each is one of its own")
     annotating = Counter(leaf for each in subjects for leaf in each.leaves)
     for alone in always_trained(subjects):
-        which = some(leaf for leaf in contract.leaf_names if leaf in alone.leaves and annotating[leaf] == 1)
+        which = some(
+            leaf for leaf in contract.leaf_names if leaf in alone.leaves and annotating[leaf] == 1
+        )
         print(f"note: {some(alone.cases)} is in no validation: nobody else annotates {which}")
     if never := [leaf for leaf in contract.leaf_names[1:] if not annotating[leaf]]:
-        print(f"note: {some(never)}: no case annotates it completely, so that the splits take no account of it")
+        print(
+            f"note: {some(never)}: no case annotates it completely, so that the splits take no account of it"
+        )
 
 
 def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
@@ -97,7 +136,9 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
         except LabelSetError:
             raise error from None
     dataset_json, contract = read_dataset(folder)
-    if COMPLETED in dataset_json:  # its copies are for training only, and each belongs to the fold that made it
+    if (
+        COMPLETED in dataset_json
+    ):  # its copies are for training only, and each belongs to the fold that made it
         raise LabelSetError(
             f"{folder}: completed by a model: keep the {SPLITS} that 'nnunet_labelset complete' wrote; "
             "if it is lost, complete again"
@@ -116,6 +157,8 @@ def _write(path: Path, splits: list[Split], overwrite: bool) -> bool:
         with suppress(LabelSetError):  # what is not readable is not the same
             if read_json(path, list) == splits:
                 return False
-        raise LabelSetError(f"{path}: other splits are there already, networks may depend on them: --overwrite")
+        raise LabelSetError(
+            f"{path}: other splits are there already, networks may depend on them: --overwrite"
+        )
     write_json(path, splits)
     return True

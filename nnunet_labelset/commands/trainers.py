@@ -8,7 +8,9 @@ from nnunet_labelset.nnunet.discovery import described_trainers, trainers_folder
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--list", action="store_true", help="the trainers, a line each, instead of their folder")
+    parser.add_argument(
+        "--list", action="store_true", help="the trainers, a line each, instead of their folder"
+    )
     parser.epilog = 'usage: export nnUNet_extTrainer="$(nnunet_labelset trainers)"'
 
 

@@ -18,7 +18,9 @@ from nnunet_labelset.nnunet.raw import INCOMPLETE
 def configure(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add_processes(parser)
-    parser.add_argument("-o", metavar="FILE", help="write all errors and warnings there, one line each")
+    parser.add_argument(
+        "-o", metavar="FILE", help="write all errors and warnings there, one line each"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -34,7 +36,11 @@ def run(args: argparse.Namespace) -> None:
             print(f"{title} ({len(findings)})")
             print("".join(f"  {line}\n" for line in screen_lines(findings)), end="")
     if args.o:
-        lines = [f"{kind}: {line}\n" for kind, all_of in (("error", errors), ("warning", warnings)) for line in all_of]
+        lines = [
+            f"{kind}: {line}\n"
+            for kind, all_of in (("error", errors), ("warning", warnings))
+            for line in all_of
+        ]
         write_text(args.o, "".join(lines))
         print(f"wrote {args.o}")
     counts = f"{len(errors)} error(s), {len(warnings)} warning(s)"

@@ -20,14 +20,18 @@ YES, NO = ("1", "yes", "y", "true", "x"), ("0", "no", "n", "false")
 
 
 def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Contract:
-    """A contract whose cases come from a table: a column `protocol` that names one, or as in `read_annotated`."""
+    """A contract whose cases come from a table: a column `protocol` that names one, or as in
+    `read_annotated`.
+    """
     rows = read_table(table)
     if "protocol" not in rows[0]:
         labels = Contract.of_labels(dataset_json)
         annotated = read_annotated(table, labels)
         full = labels.full_set - {0}
         names = {
-            case: ALL if leaves == full else ";".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
+            case: ALL
+            if leaves == full
+            else ";".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
             for case, leaves in annotated.items()
         }
         protocols = {names[case]: _sets(labels, leaves) for case, leaves in annotated.items()}
@@ -43,10 +47,11 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
 
 
 def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
-    """The foreground leaves that are annotated in each case, from a table with the column `case` and either
+    """The foreground leaves that are annotated in each case, from a table with the column `case`
+    and either
 
-    `annotated`, which lists leaves (`liver;spleen`, commas do as well) or says `all`, or one column for every
-    foreground leaf, which says yes or no (1/0, true/false).
+    `annotated`, which lists leaves (`liver;spleen`, commas do as well) or says `all`, or one column
+    for every foreground leaf, which says yes or no (1/0, true/false).
     """
     rows = read_table(table)
     _check_columns(rows, table)
@@ -63,7 +68,9 @@ def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
     for column in columns:
         if column not in foreground:
             known = ["annotated", *foreground]
-            raise LabelSetError(f"{table}: column '{column}' is no leaf{did_you_mean(column, known)}")
+            raise LabelSetError(
+                f"{table}: column '{column}' is no leaf{did_you_mean(column, known)}"
+            )
     if missing := [leaf for leaf in foreground if leaf not in columns]:
         raise LabelSetError(
             f"{table}: expected a column 'annotated', or one for every leaf with yes or no: no column {some(missing)}"
@@ -72,13 +79,21 @@ def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
     for row in rows:
         for leaf in foreground:
             if row[leaf].lower() not in YES + NO:
-                raise LabelSetError(f"{row.where}: column '{leaf}': expected yes or no (1 or 0), but got '{row[leaf]}'")
-        annotated[row["case"]] = frozenset(n for n, leaf in enumerate(foreground, 1) if row[leaf].lower() in YES)
+                raise LabelSetError(
+                    f"{row.where}: column '{leaf}': expected yes or no (1 or 0), but got '{row[leaf]}'"
+                )
+        annotated[row["case"]] = frozenset(
+            n for n, leaf in enumerate(foreground, 1) if row[leaf].lower() in YES
+        )
     return annotated
 
 
-def refuse_unknown(table: str | Path, listed: Iterable[str], cases: Collection[str], where: str) -> None:
-    """Fail if the table is about cases that are not there: a slip in a name would leave the case itself undeclared."""
+def refuse_unknown(
+    table: str | Path, listed: Iterable[str], cases: Collection[str], where: str
+) -> None:
+    """Fail if the table is about cases that are not there: a slip in a name would leave the case
+    itself undeclared.
+    """
     if unknown := [name for name in listed if name not in cases]:
         shown = some(f"'{name}'" for name in unknown)
         raise LabelSetError(f"{table}: no case {shown} {where}{did_you_mean(unknown[0], cases)}")
@@ -103,16 +118,22 @@ def listed_leaves(text: str, leaf_names: Sequence[str], where: str) -> LabelSet:
     known = [*leaf_names, ALL]
     for name in sorted(names - set(known)):
         raise LabelSetError(f"{where}: unknown leaf '{name}'{did_you_mean(name, known)}")
-    return frozenset(number for number, leaf in enumerate(leaf_names) if ALL in names or leaf in names)
+    return frozenset(
+        number for number, leaf in enumerate(leaf_names) if ALL in names or leaf in names
+    )
 
 
 def _sets(labels: Contract, annotated: LabelSet) -> tuple[LabelSet, ...]:
-    """A leaf that is not listed may be hidden in the background and, where the data set has it, under `ignore`.
+    """A leaf that is not listed may be hidden in the background and, where the data set has it,
+    under `ignore`.
 
-    Its own value says no more than the background: part of it may have been drawn, but nobody vouches for that.
+    Its own value says no more than the background: part of it may have been drawn, but nobody
+    vouches for that.
     """
     uncertain = labels.full_set - annotated
     every_leaf_is_listed = len(uncertain) == 1
-    values = [frozenset([leaf]) if leaf in annotated else uncertain for leaf in range(labels.num_leaves)]
+    values = [
+        frozenset([leaf]) if leaf in annotated else uncertain for leaf in range(labels.num_leaves)
+    ]
     ignore = labels.full_set if every_leaf_is_listed else uncertain
     return (*values, ignore) if labels.has_ignore else tuple(values)

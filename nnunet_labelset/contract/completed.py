@@ -1,6 +1,7 @@
 """Cases whose label-sets a model has completed: good to train on, never to score against.
 
-`nnunet_labelset complete` writes where they come from into the key `completed` of `dataset.json`. A completed case is a
+`nnunet_labelset complete` writes where they come from into the key `completed` of `dataset.json`. A
+completed case is a
 copy: the case as it was annotated stays in the data set beside it, for validation.
 """
 
@@ -16,7 +17,9 @@ COMPLETED = "completed"
 
 
 def originals(dataset_json: Mapping[str, Any]) -> dict[str, str]:
-    """Completed case -> the case that it was made from; empty for a data set without completed cases."""
+    """Completed case -> the case that it was made from; empty for a data set without completed
+    cases.
+    """
     block = dataset_json.get(COMPLETED)
     if block is None:
         return {}
@@ -24,12 +27,16 @@ def originals(dataset_json: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(cases, Mapping) or not all(
         isinstance(entry, Mapping) and isinstance(entry.get("of"), str) for entry in cases.values()
     ):
-        raise LabelSetError(f"Expected '{COMPLETED}.cases' in dataset.json to name for each case the one it is made of")
+        raise LabelSetError(
+            f"Expected '{COMPLETED}.cases' in dataset.json to name for each case the one it is made of"
+        )
     return {str(case): entry["of"] for case, entry in cases.items()}
 
 
 def refuse_completed(dataset_json: Mapping[str, Any], cases: Iterable[str]) -> None:
-    """Fail if one of the cases holds what a model said: a score against it would praise the model for being itself."""
+    """Fail if one of the cases holds what a model said: a score against it would praise the model
+    for being itself.
+    """
     completed = sorted(originals(dataset_json).keys() & set(cases))
     if completed:
         raise LabelSetError(
@@ -38,8 +45,12 @@ def refuse_completed(dataset_json: Mapping[str, Any], cases: Iterable[str]) -> N
         )
 
 
-def check_split(dataset_json: Mapping[str, Any], training: Iterable[str], validation: Iterable[str]) -> None:
-    """Fail if a fold validates on a completed case, or trains on one whose original it validates on."""
+def check_split(
+    dataset_json: Mapping[str, Any], training: Iterable[str], validation: Iterable[str]
+) -> None:
+    """Fail if a fold validates on a completed case, or trains on one whose original it validates
+    on.
+    """
     made_of = originals(dataset_json)
     refuse_completed(dataset_json, validation)
     leaked = sorted({made_of[case] for case in training if case in made_of} & set(validation))
@@ -50,9 +61,15 @@ def check_split(dataset_json: Mapping[str, Any], training: Iterable[str], valida
         )
 
 
-def whole_split(dataset_json: Mapping[str, Any], cases: Iterable[str]) -> tuple[list[str], list[str]]:
-    """All cases for training, completed copies in place of their originals, and all annotated cases for validation."""
+def whole_split(
+    dataset_json: Mapping[str, Any], cases: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """All cases for training, completed copies in place of their originals, and all annotated cases
+    for validation.
+    """
     made_of = originals(dataset_json)
     replaced = set(made_of.values())
     cases = list(cases)
-    return [case for case in cases if case not in replaced], [case for case in cases if case not in made_of]
+    return [case for case in cases if case not in replaced], [
+        case for case in cases if case not in made_of
+    ]

@@ -32,10 +32,11 @@ from nnunet_labelset.errors import LabelSetError, near_miss
 class Contract:
     """Leaves, protocols and cases of a data set.
 
-    `leaf_names[c]` is the leaf with value `c`. `protocols[name][value]` is the label-set that `value` stands for; there
-    is one more value than leaves if the data set declares nnU-Net's `ignore`, whose value is `num_leaves`.
-    `vouched[name]` are leaves that a protocol mentions as themselves (`"cortex": ["cortex"]`) although a larger
-    label-set holds them too. `regions` are the leaves of every region, in the order of nnU-Net's `labels`, or None.
+    `leaf_names[c]` is the leaf with value `c`. `protocols[name][value]` is the label-set that
+    `value` stands for; there is one more value than leaves if the data set declares nnU-Net's
+    `ignore`, whose value is `num_leaves`. `vouched[name]` are leaves that a protocol mentions as
+    themselves (`"cortex": ["cortex"]`) although a larger label-set holds them too. `regions` are
+    the leaves of every region, in the order of nnU-Net's `labels`, or None.
     """
 
     leaf_names: tuple[str, ...]
@@ -86,7 +87,9 @@ class Contract:
 
     def annotated(self, case: str) -> tuple[str, ...]:
         """Names of the leaves that are annotated in this case, in the order of their values."""
-        return tuple(self.leaf_names[leaf] for leaf in sorted(self.annotated_leaves(self.protocol_of(case))))
+        return tuple(
+            self.leaf_names[leaf] for leaf in sorted(self.annotated_leaves(self.protocol_of(case)))
+        )
 
     def is_fully_annotated(self, case: str) -> bool:
         """Every leaf is annotated, except where voxels are ignored altogether; nothing is disputed."""
@@ -94,10 +97,14 @@ class Contract:
         return self.annotated_leaves(protocol) == self.full_set and protocol not in self.vouched
 
     def annotates_region(self, protocol: str, region: LabelSet) -> bool:
-        """A region is annotated if all of its leaves are, or if each value lies inside or outside of it."""
+        """A region is annotated if all of its leaves are, or if each value lies inside or outside
+        of it.
+        """
         sets = without_ignored(self.protocols[protocol], self.num_leaves)
         across = any(labels & region and labels - region for labels in sets)
-        return region <= self.annotated_leaves(protocol) or (any(labels <= region for labels in sets) and not across)
+        return region <= self.annotated_leaves(protocol) or (
+            any(labels <= region for labels in sets) and not across
+        )
 
     def annotated_regions(self, protocol: str) -> tuple[str, ...]:
         regions = (self.regions or {}).items()
@@ -118,16 +125,22 @@ class Contract:
         """Fail with one message that names the cases without protocol."""
         missing = sorted(set(cases) - set(self.cases))
         if missing:
-            shown = ", ".join(f"'{case}'" for case in missing[:5]) + (", ..." if len(missing) > 5 else "")
+            shown = ", ".join(f"'{case}'" for case in missing[:5]) + (
+                ", ..." if len(missing) > 5 else ""
+            )
             raise LabelSetError(
                 f"{len(missing)} case(s) without a protocol: {shown}: add them to {BLOCK}.cases in dataset.json"
             )
 
     @classmethod
-    def from_dataset_json(cls, dataset_json: Mapping[str, Any], folder: Path | None = None) -> Contract:
-        """Read and check `labels` and `label_sets` of a `dataset.json`; the first problem is an error.
+    def from_dataset_json(
+        cls, dataset_json: Mapping[str, Any], folder: Path | None = None
+    ) -> Contract:
+        """Read and check `labels` and `label_sets` of a `dataset.json`; the first problem is an
+        error.
 
-        The error names the folder of the data set, or the file that asks for the contract, where it is given.
+        The error names the folder of the data set, or the file that asks for the contract, where it
+        is given.
         """
         try:
             return cls._of(parse_contract(dataset_json))
@@ -135,15 +148,25 @@ class Contract:
             raise LabelSetError(f"{folder}: {error}" if folder else str(error)) from None
 
     @classmethod
-    def of_labels(cls, dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | None = None) -> Contract:
-        """The leaves, without protocols and cases: for data sets that have no block yet, or take it from elsewhere."""
+    def of_labels(
+        cls, dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | None = None
+    ) -> Contract:
+        """The leaves, without protocols and cases: for data sets that have no block yet, or take it
+        from elsewhere.
+        """
         return cls._of(parse_labels(dataset_json, leaves))
 
     @classmethod
     def of_leaves(
-        cls, leaves: tuple[str, ...], where: str, regions: Mapping[str, LabelSet] | None, order: tuple[int, ...] = ()
+        cls,
+        leaves: tuple[str, ...],
+        where: str,
+        regions: Mapping[str, LabelSet] | None,
+        order: tuple[int, ...] = (),
     ) -> Contract:
-        """Leaves and regions for a data set that is to be written, by the rules for one that is read."""
+        """Leaves and regions for a data set that is to be written, by the rules for one that is
+        read.
+        """
         try:
             return cls.of_labels(cls(leaves, {}, {}, False, {}, regions, order).to_dataset_json())
         except LabelSetError as error:
@@ -168,7 +191,9 @@ class Contract:
         return cls(**{key: value for key, value in vars(parsed).items() if key != "problems"})
 
     def to_block(self) -> dict[str, Any]:
-        """The `label_sets` block; what stands for itself is left out, unless the protocol vouches for it."""
+        """The `label_sets` block; what stands for itself is left out, unless the protocol vouches
+        for it.
+        """
         plain = default_sets(self.num_leaves, self.has_ignore)
         protocols = {
             name: {
@@ -178,17 +203,30 @@ class Contract:
             }
             for name, sets in self.protocols.items()
         }
-        block: dict[str, Any] = {"version": VERSION, "protocols": protocols, "cases": dict(self.cases)}
+        block: dict[str, Any] = {
+            "version": VERSION,
+            "protocols": protocols,
+            "cases": dict(self.cases),
+        }
         if self.regions is not None:
             leaves = {name: value for value, name in enumerate(self.leaf_names)}
             block = {**block, "version": REGIONS_VERSION, "leaves": leaves}
         return block
 
     def to_dataset_json(self) -> dict[str, Any]:
-        """All that `dataset.json` says about labels: `labels`, `label_sets` and, with regions, their order."""
+        """All that `dataset.json` says about labels: `labels`, `label_sets` and, with regions,
+        their order.
+        """
         labels: dict[str, Any] = {name: value for value, name in enumerate(self.value_names)}
         if self.regions is None:
             return {"labels": labels, BLOCK: self.to_block()}
-        labels = {self.leaf_names[0]: 0, **{name: sorted(members) for name, members in self.regions.items()}}
+        labels = {
+            self.leaf_names[0]: 0,
+            **{name: sorted(members) for name, members in self.regions.items()},
+        }
         labels |= {IGNORE: self.num_leaves} if self.has_ignore else {}
-        return {"labels": labels, "regions_class_order": list(self.regions_class_order), BLOCK: self.to_block()}
+        return {
+            "labels": labels,
+            "regions_class_order": list(self.regions_class_order),
+            BLOCK: self.to_block(),
+        }

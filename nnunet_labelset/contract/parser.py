@@ -1,4 +1,5 @@
-"""Reads `labels` and `label_sets` of a `dataset.json`: everything that is sound, and every problem there is.
+"""Reads `labels` and `label_sets` of a `dataset.json`: everything that is sound, and every problem
+there is.
 
 One mistake does not hide the others: what is wrong is told and left out, the rest is read.
 """
@@ -24,7 +25,9 @@ LabelSet = frozenset[int]
 
 @dataclass
 class Parsed:
-    """The parts of a contract, named as in `Contract`; `leaf_names` is empty if `labels` cannot be read."""
+    """The parts of a contract, named as in `Contract`; `leaf_names` is empty if `labels` cannot be
+    read.
+    """
 
     problems: list[str] = field(default_factory=list)
     leaf_names: tuple[str, ...] = ()
@@ -42,7 +45,9 @@ class Parsed:
         return did_you_mean(str(word), known) if len(self.problems) < MOST_HINTS else ""
 
 
-def parse_labels(dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | None = None) -> Parsed:
+def parse_labels(
+    dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | None = None
+) -> Parsed:
     """Leaves, `ignore` and regions; protocols and cases are not looked at.
 
     `leaves` names the values of a data set with regions that does not do so itself.
@@ -52,7 +57,11 @@ def parse_labels(dataset_json: Mapping[str, Any], leaves: Mapping[str, int] | No
     if not isinstance(labels, Mapping) or not labels:
         parsed.wrong("dataset.json has no 'labels': expected an object of label name -> value")
         return parsed
-    declared = block if isinstance(block, Mapping) and _same(block.get("version"), REGIONS_VERSION) else None
+    declared = (
+        block
+        if isinstance(block, Mapping) and _same(block.get("version"), REGIONS_VERSION)
+        else None
+    )
     if leaves is not None or declared is not None:
         named = leaves if leaves is not None else (declared or {}).get("leaves")
         _parse_regions(parsed, labels, named, dataset_json.get("regions_class_order"))
@@ -72,25 +81,35 @@ def _parse_values(parsed: Parsed, values: Mapping[str, Any], where: str) -> None
     """Names of 0, 1, 2, ..., the last of which may be `ignore`."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int):
-            parsed.wrong(f"Expected the value of label '{name}' to be an integer, but got {value!r}")
+            parsed.wrong(
+                f"Expected the value of label '{name}' to be an integer, but got {value!r}"
+            )
             return
     by_value = sorted(values, key=lambda name: values[name])
     found = [values[name] for name in by_value]
     if found != list(range(len(found))):
-        parsed.wrong(f"Expected the values of {where} to be 0, 1, 2, ... without gaps, but got {_short(found)}")
+        parsed.wrong(
+            f"Expected the values of {where} to be 0, 1, 2, ... without gaps, but got {_short(found)}"
+        )
     elif IGNORE in values and by_value[-1] != IGNORE:
         parsed.wrong(f"Expected '{IGNORE}' to have the highest value, but '{by_value[-1]}' has")
     elif len(by_value) - (IGNORE in values) < 2:
-        parsed.wrong(f"Expected at least two leaves (background and one more), but got {len(by_value)}")
+        parsed.wrong(
+            f"Expected at least two leaves (background and one more), but got {len(by_value)}"
+        )
     else:
         parsed.leaf_names = tuple(str(name) for name in by_value if name != IGNORE)
         parsed.has_ignore = IGNORE in values
 
 
 def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order: Any) -> None:
-    """`labels` holds background, regions and `ignore`; `leaves` names the values that regions are made of."""
+    """`labels` holds background, regions and `ignore`; `leaves` names the values that regions are
+    made of.
+    """
     if not isinstance(leaves, Mapping) or IGNORE in leaves:
-        parsed.wrong(f"Expected {BLOCK}.leaves to be an object of leaf name -> value without '{IGNORE}', as {{...}}")
+        parsed.wrong(
+            f"Expected {BLOCK}.leaves to be an object of leaf name -> value without '{IGNORE}', as {{...}}"
+        )
         return
     named = Parsed()
     _parse_values(named, leaves, f"{BLOCK}.leaves")
@@ -99,29 +118,45 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
         return
     names = named.leaf_names
     if not _same(labels.get("background"), 0):  # nnU-Net stops at it, deep inside
-        parsed.wrong(f"Expected 'labels' to declare 'background' as 0, but got {labels.get('background')!r}")
+        parsed.wrong(
+            f"Expected 'labels' to declare 'background' as 0, but got {labels.get('background')!r}"
+        )
     regions: dict[str, LabelSet] = {}
     for name, value in labels.items():
         members = list(value) if isinstance(value, (list, tuple)) else [value]
-        unknown = [v for v in members if isinstance(v, bool) or not isinstance(v, int) or not 0 <= v < len(names)]
+        unknown = [
+            v
+            for v in members
+            if isinstance(v, bool) or not isinstance(v, int) or not 0 <= v < len(names)
+        ]
         if name == IGNORE:
             if not _same(value, len(names)):
-                parsed.wrong(f"Expected '{IGNORE}' to be {len(names)}, one more than the last leaf, but got {value!r}")
+                parsed.wrong(
+                    f"Expected '{IGNORE}' to be {len(names)}, one more than the last leaf, but got {value!r}"
+                )
         elif not members:
             parsed.wrong(f"region '{name}' has no leaves: list their values, or remove it")
         elif unknown:
-            parsed.wrong(f"region '{name}': {_short(unknown)} is no value of {BLOCK}.leaves (0..{len(names) - 1})")
+            parsed.wrong(
+                f"region '{name}': {_short(unknown)} is no value of {BLOCK}.leaves (0..{len(names) - 1})"
+            )
         elif 0 in members and len(members) > 1:
-            parsed.wrong(f"region '{name}' holds {names[0]} (0), which a segmentation would not show then: take 0 out")
+            parsed.wrong(
+                f"region '{name}' holds {names[0]} (0), which a segmentation would not show then: take 0 out"
+            )
         elif len(set(members)) < len(members):
             parsed.wrong(f"region '{name}' lists a value twice: {_short(members)}")
         elif name in names and members != [names.index(name)]:
-            parsed.wrong(f"'{name}' is the name of a leaf and of another region: rename one of them")
+            parsed.wrong(
+                f"'{name}' is the name of a leaf and of another region: rename one of them"
+            )
         elif members != [0]:
             regions[str(name)] = frozenset(members)
     for leaf in range(1, len(names)):
         if not parsed.problems and not any(leaf in members for members in regions.values()):
-            parsed.wrong(f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add it to one")
+            parsed.wrong(
+                f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add it to one"
+            )
     for first, later in combinations(regions, 2):
         if regions[first] <= regions[later]:  # nnU-Net writes the regions in this order
             parsed.wrong(
@@ -129,8 +164,12 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
                 f"'{first}': list '{later}' before it in 'labels' and regions_class_order, or remove one of them"
             )
     if not parsed.problems and all(len(members) == 1 for members in regions.values()):
-        parsed.wrong(f"no label is a region of several leaves: use plain labels and {BLOCK}.version {VERSION}")
-    declared = [str(name) for name, value in labels.items() if name != IGNORE and value not in (0, [0])]
+        parsed.wrong(
+            f"no label is a region of several leaves: use plain labels and {BLOCK}.version {VERSION}"
+        )
+    declared = [
+        str(name) for name, value in labels.items() if name != IGNORE and value not in (0, [0])
+    ]
     if not isinstance(order, (list, tuple)) or len(order) != len(declared):
         parsed.wrong(
             f"Expected 'regions_class_order' in dataset.json to list {len(declared)} values, one for every region "
@@ -139,7 +178,9 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
     else:
         for value, name in zip(order, declared, strict=True):
             if name in regions and (type(value) is not int or value not in regions[name]):
-                parsed.wrong(f"regions_class_order: {value!r} is no value of region '{name}' ({_short(regions[name])})")
+                parsed.wrong(
+                    f"regions_class_order: {value!r} is no value of region '{name}' ({_short(regions[name])})"
+                )
     if not parsed.problems:
         parsed.leaf_names, parsed.has_ignore = names, IGNORE in labels
         parsed.regions, parsed.regions_class_order = regions, tuple(order)
@@ -158,9 +199,13 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
         )
         return parsed
     if not isinstance(block, Mapping):
-        parsed.wrong(f"Expected '{BLOCK}' in dataset.json to be an object, but got {type(block).__name__}")
+        parsed.wrong(
+            f"Expected '{BLOCK}' in dataset.json to be an object, but got {type(block).__name__}"
+        )
         return parsed
-    if not _same(block.get("version"), REGIONS_VERSION) and not _same(block.get("version"), VERSION):
+    if not _same(block.get("version"), REGIONS_VERSION) and not _same(
+        block.get("version"), VERSION
+    ):
         parsed.wrong(
             f"Expected {BLOCK}.version to be {VERSION}, or {REGIONS_VERSION} for regions, "
             f"but got {block.get('version')!r}"
@@ -170,13 +215,17 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
         parsed.wrong(f"Unknown key(s) in {BLOCK} of dataset.json: {', '.join(sorted(unknown))}")
     for key in ("protocols", "cases"):
         if not isinstance(block.get(key), Mapping):
-            parsed.wrong(f"Expected {BLOCK}.{key} in dataset.json to be an object, but got {_short(block.get(key))}")
+            parsed.wrong(
+                f"Expected {BLOCK}.{key} in dataset.json to be an object, but got {_short(block.get(key))}"
+            )
             return parsed
     for name, protocol in block["protocols"].items():
         if isinstance(protocol, Mapping):
             _parse_protocol(parsed, str(name), protocol)
         else:
-            parsed.wrong(f"Expected protocol '{name}' to be an object of value -> leaves, but got {protocol!r}")
+            parsed.wrong(
+                f"Expected protocol '{name}' to be an object of value -> leaves, but got {protocol!r}"
+            )
     for case, name in block["cases"].items():
         if isinstance(name, str) and name in parsed.protocols:
             parsed.cases[str(case)] = name
@@ -195,7 +244,9 @@ def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> N
         if value == IGNORE and not parsed.has_ignore:
             parsed.wrong(f"{where}: 'labels' in dataset.json does not declare '{IGNORE}'")
         elif value != IGNORE and value not in index:
-            parsed.wrong(f"{where}: no such label{_region_hint(parsed, value) or parsed.hint(value, index)}")
+            parsed.wrong(
+                f"{where}: no such label{_region_hint(parsed, value) or parsed.hint(value, index)}"
+            )
         elif not isinstance(leaves, (list, tuple, set, frozenset)):
             parsed.wrong(f"{where}: expected a list of leaves, but got {leaves!r}")
         elif not leaves:
@@ -215,28 +266,42 @@ def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> N
 
 @lru_cache
 def default_sets(num_leaves: int, has_ignore: bool) -> tuple[LabelSet, ...]:
-    """What the values of an empty protocol stand for: every leaf for itself, `ignore` for all of them."""
+    """What the values of an empty protocol stand for: every leaf for itself, `ignore` for all of
+    them.
+    """
     sets = tuple(frozenset([leaf]) for leaf in range(num_leaves))
     return (*sets, frozenset(range(num_leaves))) if has_ignore else sets
 
 
 def without_ignored(sets: Sequence[LabelSet], num_leaves: int) -> list[LabelSet]:
-    """The label-sets without nnU-Net's own `ignore`, which may be every leaf and says nothing about any of them.
+    """The label-sets without nnU-Net's own `ignore`, which may be every leaf and says nothing about
+    any of them.
 
-    Another value that may be every leaf, such as background, does say something: that nobody drew them completely.
+    Another value that may be every leaf, such as background, does say something: that nobody drew
+    them completely.
     """
-    return [labels for value, labels in enumerate(sets) if value < num_leaves or len(labels) < num_leaves]
+    return [
+        labels
+        for value, labels in enumerate(sets)
+        if value < num_leaves or len(labels) < num_leaves
+    ]
 
 
 def uncertain_leaves(sets: Sequence[LabelSet], num_leaves: int) -> LabelSet:
     """Leaves of larger label-sets."""
-    return frozenset().union(*(labels for labels in without_ignored(sets, num_leaves) if len(labels) > 1))
+    return frozenset().union(
+        *(labels for labels in without_ignored(sets, num_leaves) if len(labels) > 1)
+    )
 
 
-def annotated_leaves(sets: Sequence[LabelSet], num_leaves: int, vouched: LabelSet = frozenset()) -> LabelSet:
-    """Leaves that a protocol annotates: where one is, we know it, and where it is not drawn, it is not.
+def annotated_leaves(
+    sets: Sequence[LabelSet], num_leaves: int, vouched: LabelSet = frozenset()
+) -> LabelSet:
+    """Leaves that a protocol annotates: where one is, we know it, and where it is not drawn, it is
+    not.
 
-    Some value stands for exactly this leaf, and the leaf is in no larger label-set, unless the protocol vouches for it.
+    Some value stands for exactly this leaf, and the leaf is in no larger label-set, unless the
+    protocol vouches for it.
     """
     single = frozenset().union(*(labels for labels in sets if len(labels) == 1))
     return single - (uncertain_leaves(sets, num_leaves) - vouched)

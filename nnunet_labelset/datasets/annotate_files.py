@@ -1,7 +1,9 @@
-"""What `annotate` writes, and how it takes it back: dataset.json, nnU-Net's copy of it and, with masks, label maps.
+"""What `annotate` writes, and how it takes it back: dataset.json, nnU-Net's copy of it and, with
+masks, label maps.
 
-New label maps come before the dataset.json that explains them, and go after it. Whoever is stopped in between has
-values that dataset.json does not declare, which is an error everywhere; `--undo` then puts all of it back.
+New label maps come before the dataset.json that explains them, and go after it. Whoever is stopped
+in between has values that dataset.json does not declare, which is an error everywhere; `--undo`
+then puts all of it back.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS
 
 
 def write_block(data: Existing, contract: Contract, new_maps: Mapping[Path, Path]) -> list[Path]:
-    """Write the block into dataset.json and into nnU-Net's copy of it; returns the files. The old one is kept once.
+    """Write the block into dataset.json and into nnU-Net's copy of it; returns the files. The old
+    one is kept once.
 
-    `new_maps` are label maps and the files that replace them. What nnU-Net has preprocessed is out of date then: its
-    copy loses the block, so that no training starts before the data set is preprocessed again.
+    `new_maps` are label maps and the files that replace them. What nnU-Net has preprocessed is out
+    of date then: its copy loses the block, so that no training starts before the data set is
+    preprocessed again.
     """
     path = data.folder / DATASET
     new = {**data.dataset_json, BLOCK: contract.to_block()}
@@ -39,7 +43,9 @@ def write_block(data: Existing, contract: Contract, new_maps: Mapping[Path, Path
             _exchange(label_map, replacement)
     except OSError as error:
         _restore_label_maps(data.folder)
-        raise LabelSetError(f"{error.filename}: cannot be replaced: {reason(error)}; nothing was changed") from None
+        raise LabelSetError(
+            f"{error.filename}: cannot be replaced: {reason(error)}; nothing was changed"
+        ) from None
     write_json(path, new)
     if copy is not None:
         write_json(copy, _with_block(read_json(copy), {} if new_maps else new))
@@ -47,10 +53,14 @@ def write_block(data: Existing, contract: Contract, new_maps: Mapping[Path, Path
 
 
 def undo(folder: Path) -> list[Path]:
-    """Put the old dataset.json and label maps back, and take the block out of nnU-Net's copy; returns the files."""
+    """Put the old dataset.json and label maps back, and take the block out of nnU-Net's copy;
+    returns the files.
+    """
     path, before = folder / DATASET, folder / BEFORE
     if not before.is_file():
-        raise LabelSetError(f"{folder}: nothing to undo: annotate has not changed this data set (no {BEFORE})")
+        raise LabelSetError(
+            f"{folder}: nothing to undo: annotate has not changed this data set (no {BEFORE})"
+        )
     content, old = read_json(path), read_json(before)
     if any(folder.glob(f"labels*{OLD_LABEL_MAPS}")):
         content["labels"] = old["labels"]  # without the 'ignore' that --mask has declared
@@ -89,7 +99,9 @@ def _restore_label_maps(folder: Path) -> list[Path]:
         for file in sorted(kept.iterdir()):
             restored.append(kept.with_name(kept.name.removesuffix(OLD_LABEL_MAPS)) / file.name)
             os.replace(file, restored[-1])
-            os.utime(restored[-1])  # nnU-Net's preprocessing takes over what is newer than its own copy
+            os.utime(
+                restored[-1]
+            )  # nnU-Net's preprocessing takes over what is newer than its own copy
         kept.rmdir()
     return restored
 
@@ -97,5 +109,7 @@ def _restore_label_maps(folder: Path) -> list[Path]:
 def _copy_of(folder: Path, dataset_json: Mapping[str, Any]) -> Path | None:
     copy = preprocessed_copy(folder)
     if copy is not None and read_json(copy).get("labels") != dataset_json.get("labels"):
-        raise LabelSetError(f"{copy}: 'labels' differ from those of the raw data set: plan and preprocess again first")
+        raise LabelSetError(
+            f"{copy}: 'labels' differ from those of the raw data set: plan and preprocess again first"
+        )
     return copy

@@ -1,6 +1,8 @@
-"""`annotate --mask`: outside of its mask an unlabelled voxel is background; inside it is one of the missing leaves.
+"""`annotate --mask`: outside of its mask an unlabelled voxel is background; inside it is one of the
+missing leaves.
 
-Value 0 cannot say both. Inside of the mask it becomes nnU-Net's `ignore`, which stands for the missing leaves there.
+Value 0 cannot say both. Inside of the mask it becomes nnU-Net's `ignore`, which stands for the
+missing leaves there.
 """
 
 from __future__ import annotations
@@ -35,23 +37,33 @@ class Job:
     target: Path
 
 
-def find_masks(data: Existing, folder: Path, missing: Mapping[str, LabelSet], values: Values) -> dict[str, Path]:
+def find_masks(
+    data: Existing, folder: Path, missing: Mapping[str, LabelSet], values: Values
+) -> dict[str, Path]:
     """The masks of those cases that lack something, by case."""
     if LISTED in data.dataset_json:
-        raise LabelSetError("--mask: the label maps are listed in place by dataset.json, and sources are never changed")
+        raise LabelSetError(
+            "--mask: the label maps are listed in place by dataset.json, and sources are never changed"
+        )
     files = case_files(folder, file_ending(data.dataset_json))
     found = {case: files[case] for case, leaves in missing.items() if leaves and case in files}
     if not found:
         named = some(case for case, leaves in missing.items() if leaves)
-        raise LabelSetError(f"--mask {folder}: no mask of a case that lacks a label: expected files named as {named}")
+        raise LabelSetError(
+            f"--mask {folder}: no mask of a case that lacks a label: expected files named as {named}"
+        )
     ignored = [case for case in found if data.labels.num_leaves in values[case]]
     if ignored:
-        raise LabelSetError(f"--mask: {some(ignored)}: has 'ignore' voxels, which mean something else already")
+        raise LabelSetError(
+            f"--mask: {some(ignored)}: has 'ignore' voxels, which mean something else already"
+        )
     return found
 
 
 @contextmanager
-def masked_maps(data: Existing, masks: Mapping[str, Path], processes: int) -> Iterator[dict[Path, Path]]:
+def masked_maps(
+    data: Existing, masks: Mapping[str, Path], processes: int
+) -> Iterator[dict[Path, Path]]:
     """New label maps in a folder that is there while the block runs, by the path of the old one."""
     with tempfile.TemporaryDirectory(prefix=".labelset_annotate_", dir=data.folder) as temporary:
         jobs = []
@@ -60,9 +72,13 @@ def masked_maps(data: Existing, masks: Mapping[str, Path], processes: int) -> It
             target = Path(temporary, f"{number}{file_ending(data.dataset_json)}")
             jobs.append(Job(case.label, masks[case.name], target))
         work = partial(_write, ignore=data.labels.num_leaves)
-        problems = [text for _, text in map_parallel(work, jobs, processes, "writing label maps") if text]
+        problems = [
+            text for _, text in map_parallel(work, jobs, processes, "writing label maps") if text
+        ]
         if problems:
-            raise LabelSetError(listed(f"{len(problems)} problem(s), nothing was written:", problems))
+            raise LabelSetError(
+                listed(f"{len(problems)} problem(s), nothing was written:", problems)
+            )
         yield {job.label_map: job.target for job in jobs}
 
 

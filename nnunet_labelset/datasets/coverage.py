@@ -1,4 +1,6 @@
-"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every leaf is annotated."""
+"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every leaf is
+annotated.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,15 @@ def coverage_table(
     groups: Mapping[str, str] | None = None,
     part: str = "",
 ) -> list[CoverageRow]:
-    """Rows of Table 1 for `cases` (default: all of the contract), and a row of sums if there are several groups.
+    """Rows of Table 1 for `cases` (default: all of the contract), and a row of sums if there are
+    several groups.
 
     `groups` says to which group a case belongs; without it, that is its protocol.
     A leaf counts as annotated where `Contract.annotated` says so. Background is left out.
     """
-    members: dict[str, list[str]] = {protocol: [] for protocol in contract.protocols} if groups is None else {}
+    members: dict[str, list[str]] = (
+        {protocol: [] for protocol in contract.protocols} if groups is None else {}
+    )
     chosen = list(contract.cases if cases is None else cases)
     contract.require_cases(chosen)
     for case in chosen:
@@ -51,7 +56,9 @@ def coverage_table(
         members[ALL] = chosen
     rows = []
     for group, names in members.items():
-        counts = contract.coverage(names)  # of leaves and, after them, of regions that are no leaf of the same name
+        counts = contract.coverage(
+            names
+        )  # of leaves and, after them, of regions that are no leaf of the same name
         del counts[contract.leaf_names[0]]
         rows.append(CoverageRow(part, group, len(names), counts))
     return rows
@@ -60,7 +67,9 @@ def coverage_table(
 def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
     """The table as `text`, `markdown` or `csv`, with a newline at the end."""
     if style not in FORMATS:
-        raise LabelSetError(f"Expected the format to be one of {', '.join(FORMATS)}, but got {style!r}")
+        raise LabelSetError(
+            f"Expected the format to be one of {', '.join(FORMATS)}, but got {style!r}"
+        )
     if not rows:
         return "no cases\n"
     head = [*(["part"] if any(row.part for row in rows) else []), "group", "cases"]
@@ -73,7 +82,9 @@ def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
     if style == "markdown":
         rule = ["---" if name in ("part", "group") else "---:" for name in cells[0]]
         lines = [cells[0], rule, *cells[1:]]
-        return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+        return "".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
+        )
     text_table = _align(cells, len(head) - 1)
     if max(map(len, text_table.splitlines())) > WIDEST:
         text_table = _align([list(column) for column in zip(*cells, strict=True)], 1)
@@ -89,10 +100,16 @@ def shortened(rows: Sequence[CoverageRow]) -> tuple[list[CoverageRow], str]:
 
 
 def _align(cells: Sequence[Sequence[str]], names: int) -> str:
-    """Columns under headings that are broken at `_`; the first `names` columns to the left, numbers to the right."""
-    heading = [cell.split("_") if column >= names else [cell] for column, cell in enumerate(cells[0])]
+    """Columns under headings that are broken at `_`; the first `names` columns to the left, numbers
+    to the right.
+    """
+    heading = [
+        cell.split("_") if column >= names else [cell] for column, cell in enumerate(cells[0])
+    ]
     height = max(map(len, heading))
-    lines = [[([""] * (height - len(words)) + words)[row] for words in heading] for row in range(height)]
+    lines = [
+        [([""] * (height - len(words)) + words)[row] for words in heading] for row in range(height)
+    ]
     lines += [list(line) for line in cells[1:]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
     lines.insert(height, ["-" * width for width in widths])
@@ -107,7 +124,9 @@ def _align(cells: Sequence[Sequence[str]], names: int) -> str:
 
 
 def describe_label_sets(contract: Contract, most: int | None = None) -> str:
-    """One line for every value that stands for several leaves: what a count of 0 in the table may mean."""
+    """One line for every value that stands for several leaves: what a count of 0 in the table may
+    mean.
+    """
     lines = []
     for protocol, sets in contract.protocols.items():
         for value, labels in zip(contract.value_names, sets, strict=True):
@@ -116,7 +135,9 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
                 lines.append(f"  {protocol}: a voxel with value {value} may be {leaves}\n")
     if not lines:
         return ""
-    heading = "Not drawn one by one, and counted above only where the protocol vouches for a leaf:\n"
+    heading = (
+        "Not drawn one by one, and counted above only where the protocol vouches for a leaf:\n"
+    )
     if most is not None and len(lines) > most:
         lines[most:] = [f"  ... {len(lines) - most} more: -o FILE writes all of them\n"]
     return heading + "".join(lines)
@@ -129,9 +150,15 @@ def dataset_coverage(
     table: str | None = None,
     column: str | None = None,
 ) -> list[CoverageRow]:
-    """Rows for the training cases of a raw data set, and for its test cases as far as they have a protocol."""
+    """Rows for the training cases of a raw data set, and for its test cases as far as they have a
+    protocol.
+    """
     training, cases = training_cases(folder, dataset_json), raw_cases(folder, dataset_json)
-    test = [case.name for case in cases if case.part == TEST and case.label and case.name in contract.cases]
+    test = [
+        case.name
+        for case in cases
+        if case.part == TEST and case.label and case.name in contract.cases
+    ]
     groups = column_of_cases(table, column, training + test) if table and column else None
     rows = coverage_table(contract, training, groups, TRAINING if test else "")
     return rows + (coverage_table(contract, test, groups, TEST) if test else [])

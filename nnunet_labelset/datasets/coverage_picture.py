@@ -1,4 +1,6 @@
-"""Coverage as a picture: one cell for each group and leaf, darker where more of the cases are annotated."""
+"""Coverage as a picture: one cell for each group and leaf, darker where more of the cases are
+annotated.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from nnunet_labelset.io.files import new_file
 
 
 def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> None:
-    """Write the picture; one hue from light to dark, so that it reads without colour vision and in print."""
+    """Write the picture; one hue from light to dark, so that it reads without colour vision and in
+    print.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -23,15 +27,28 @@ def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> 
     columns = [leaf.replace("_", "\n") for leaf in leaves]
     upright = len(leaves) > 20  # many leaves read better in rows
     if upright:
-        counts, share, names, columns = counts.T, share.T, [leaf.replace("_", " ") for leaf in leaves], names
+        counts, share, names, columns = (
+            counts.T,
+            share.T,
+            [leaf.replace("_", " ") for leaf in leaves],
+            names,
+        )
     margin = 0.085 * max(map(len, names)) + 0.3
     height = 0.26 if upright else 0.42
-    size = (max(7.0, margin + 0.85 * len(columns) + 0.2), 1.2 + height * len(names) + (1.0 if upright else 0.3))
+    size = (
+        max(7.0, margin + 0.85 * len(columns) + 0.2),
+        1.2 + height * len(names) + (1.0 if upright else 0.3),
+    )
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(columns)), columns, rotation=60 if upright else 0, ha="left" if upright else "center")
+    axes.set_xticks(
+        range(len(columns)),
+        columns,
+        rotation=60 if upright else 0,
+        ha="left" if upright else "center",
+    )
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(length=0, labeltop=True, labelbottom=False, labelsize=9)
     axes.set_xticks(np.arange(-0.5, len(columns)), minor=True)
@@ -40,7 +57,15 @@ def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> 
     axes.grid(which="minor", color="white", linewidth=2)
     for row, column in np.ndindex(counts.shape):
         colour = "white" if share[row, column] > 0.55 else "black"
-        axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour, fontsize=9)
+        axes.text(
+            column,
+            row,
+            str(counts[row, column]),
+            ha="center",
+            va="center",
+            color=colour,
+            fontsize=9,
+        )
     for index in range(1, len(rows)):
         if rows[index].part != rows[index - 1].part:
             (axes.axvline if upright else axes.axhline)(index - 0.5, color="black", linewidth=1)

@@ -1,4 +1,6 @@
-"""Folds and random splits: stratified by protocol, subjects together, every leaf trained on in every split."""
+"""Folds and random splits: stratified by protocol, subjects together, every leaf trained on in
+every split.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,12 @@ class Subject:
     leaves: frozenset[str]
 
 
-def subjects_of(contract: Contract, cases: Iterable[str], subject: Mapping[str, str] | None = None) -> list[Subject]:
-    """Subjects in the order of their first case; a case that `subject` leaves out is a subject of its own."""
+def subjects_of(
+    contract: Contract, cases: Iterable[str], subject: Mapping[str, str] | None = None
+) -> list[Subject]:
+    """Subjects in the order of their first case; a case that `subject` leaves out is a subject of
+    its own.
+    """
     subject = subject or {}
     members: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for case in sorted(cases):
@@ -46,7 +52,9 @@ def subjects_of(contract: Contract, cases: Iterable[str], subject: Mapping[str, 
 
 
 def read_subjects(pattern: str, cases: Iterable[str]) -> dict[str, str]:
-    """The subject of each case that a regular expression matches: its first group if it has one, else the match."""
+    """The subject of each case that a regular expression matches: its first group if it has one,
+    else the match.
+    """
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -54,13 +62,19 @@ def read_subjects(pattern: str, cases: Iterable[str]) -> dict[str, str]:
     matches = {case: expression.search(case) for case in cases}
     if not any(matches.values()):
         raise LabelSetError(f"--subject '{pattern}' matches no case; cases are {some(matches)}")
-    return {case: match[1 if expression.groups else 0] or "" for case, match in matches.items() if match}
+    return {
+        case: match[1 if expression.groups else 0] or "" for case, match in matches.items() if match
+    }
 
 
 def always_trained(subjects: Sequence[Subject]) -> list[Subject]:
-    """Subjects that alone annotate some leaf: without them in training nothing could be learnt about it."""
+    """Subjects that alone annotate some leaf: without them in training nothing could be learnt
+    about it.
+    """
     annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)
-    return [subject for subject in subjects if any(annotating[leaf] == 1 for leaf in subject.leaves)]
+    return [
+        subject for subject in subjects if any(annotating[leaf] == 1 for leaf in subject.leaves)
+    ]
 
 
 def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split]:
@@ -79,7 +93,9 @@ def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split
     for attempt in range(ATTEMPTS):
         folds = [_Fold() for _ in range(k)]
         order = _shuffled(free, f"{seed}/{attempt}")
-        for subject in sorted(order, key=lambda subject: -len(subject.cases)):  # small subjects even out the sizes
+        for subject in sorted(
+            order, key=lambda subject: -len(subject.cases)
+        ):  # small subjects even out the sizes
             min(folds, key=lambda fold: (fold.strata[subject.stratum], fold.size)).add(subject)
         if _spread_leaves(folds, safe):
             return [_split(subjects, fold.members) for fold in folds]
@@ -112,10 +128,11 @@ class _Fold:
 
 
 def _spread_leaves(folds: list[_Fold], safe: frozenset[str]) -> bool:
-    """Move subjects until no fold holds all that annotate some leaf, `safe` leaves apart; False if that fails.
+    """Move subjects until no fold holds all that annotate some leaf, `safe` leaves apart; False if
+    that fails.
 
-    Dealing gives two subjects of a stratum to two folds, so that only subjects that are alone in their stratum can
-    be in the way. Moves that would make a stratum less even are not considered.
+    Dealing gives two subjects of a stratum to two folds, so that only subjects that are alone in
+    their stratum can be in the way. Moves that would make a stratum less even are not considered.
     """
 
     def is_captured(leaf: str) -> bool:
@@ -131,7 +148,9 @@ def _spread_leaves(folds: list[_Fold], safe: frozenset[str]) -> bool:
                     target.add(subject)
                     now = len(captured - subject.leaves) + sum(map(is_captured, subject.leaves))
                     sizes = [fold.size for fold in folds]
-                    moves.append((now, max(sizes) - min(sizes), len(moves), subject, source, target))
+                    moves.append(
+                        (now, max(sizes) - min(sizes), len(moves), subject, source, target)
+                    )
                     target.remove(subject)
                     source.add(subject)
         if not moves or min(moves, key=lambda move: move[:3])[0] >= len(captured):
@@ -142,10 +161,13 @@ def _spread_leaves(folds: list[_Fold], safe: frozenset[str]) -> bool:
     return True
 
 
-def random_splits(subjects: Sequence[Subject], number: int, fraction: float, seed: int = SEED) -> list[Split]:
+def random_splits(
+    subjects: Sequence[Subject], number: int, fraction: float, seed: int = SEED
+) -> list[Split]:
     """Independent random splits, as in the paper (10, validating 0.1 of the cases).
 
-    Subjects are drawn one by one from the stratum that is furthest from its share, never the last one of a leaf.
+    Subjects are drawn one by one from the stratum that is furthest from its share, never the last
+    one of a leaf.
     """
     if number < 1:
         raise LabelSetError(f"Expected --random to be at least 1, but got {number}")
@@ -163,9 +185,13 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
     validation: list[Subject] = []
     drawn = 0
     # How far each stratum is beyond its share; the order of strata decides between equals.
-    waiting = [(-fraction * len(members), index, members) for index, members in enumerate(strata.values())]
+    waiting = [
+        (-fraction * len(members), index, members) for index, members in enumerate(strata.values())
+    ]
     heapify(waiting)
-    while waiting and (drawn < wanted - 0.5 or not validation) and len(validation) < len(subjects) - 1:
+    while (
+        waiting and (drawn < wanted - 0.5 or not validation) and len(validation) < len(subjects) - 1
+    ):
         beyond, index, members = heappop(waiting)
         if any(annotating[leaf] < 2 for leaf in members[-1].leaves):
             continue  # and never again, as leaves only become scarcer
@@ -176,7 +202,9 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
         if members:
             heappush(waiting, (beyond + 1, index, members))
     if not validation:
-        raise LabelSetError("nothing can be validated: each subject is the only one that annotates some leaf")
+        raise LabelSetError(
+            "nothing can be validated: each subject is the only one that annotates some leaf"
+        )
     return _split(subjects, validation)
 
 

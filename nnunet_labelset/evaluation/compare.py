@@ -1,4 +1,6 @@
-"""`nnunet_labelset compare`: result sets of the same cases side by side, as in the paper's Table 2, with tests."""
+"""`nnunet_labelset compare`: result sets of the same cases side by side, as in the paper's Table 2,
+with tests.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from nnunet_labelset.evaluation.results import (
     PairedTest,
     Rank,
 )
-from nnunet_labelset.evaluation.statistics import critical_difference, describe, holm, mean_ranks, wilcoxon_test
+from nnunet_labelset.evaluation.statistics import (
+    critical_difference,
+    describe,
+    holm,
+    mean_ranks,
+    wilcoxon_test,
+)
 from nnunet_labelset.io.text import some
 
 Column = dict[str, list[float]]  # by method; the same cases for all of them
@@ -36,11 +44,15 @@ def comparison(
     metrics: Sequence[str] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Compare evaluations by method name; means and tests are over the cases in which all methods have a score."""
+    """Compare evaluations by method name; means and tests are over the cases in which all methods
+    have a score.
+    """
     methods = tuple(results)
     names = _chosen_metrics(results, metrics)
     leaves, cases = _check_same_leaves(results), _common_cases(results)
-    unions = {name: members for result in results.values() for name, members in result.unions.items()}
+    unions = {
+        name: members for result in results.values() for name, members in result.unions.items()
+    }
     _check_same_references(results, cases)
     structures = (*leaves, *unions)
     cells: list[Cell] = []
@@ -49,7 +61,13 @@ def comparison(
     for metric in (*names, KNOWN_WRONG.name):
         compared = [""] if metric == KNOWN_WRONG.name else structures
         columns = {leaf: _column(results, cases, leaf, metric) for leaf in compared}
-        found = _tests({leaf: column for leaf, (column, _) in columns.items()}, metric, baseline, alpha, correct)
+        found = _tests(
+            {leaf: column for leaf, (column, _) in columns.items()},
+            metric,
+            baseline,
+            alpha,
+            correct,
+        )
         tests += found
         for leaf, (column, n_union) in columns.items():
             cells += _cells(column, leaf, metric, found, n_union)
@@ -68,12 +86,16 @@ def comparison(
         unions=unions,
         metrics=tuple(names),
         cases=tuple(cases),
-        left_out={method: tuple(sorted(set(results[method].by_case) - set(cases))) for method in methods},
+        left_out={
+            method: tuple(sorted(set(results[method].by_case) - set(cases))) for method in methods
+        },
         cells=tuple(cells),
         tests=tuple(tests),
         detection=tuple(_detection(results, cases, structures)),
         ranks=tuple(ranks),
-        critical_difference={metric: critical_difference(len(methods), n, alpha) for metric, n in ranked.items()},
+        critical_difference={
+            metric: critical_difference(len(methods), n, alpha) for metric, n in ranked.items()
+        },
         notes=(),
     )
     return replace(made, notes=tuple(notes(made)))
@@ -83,8 +105,12 @@ def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | N
     """The metrics that all evaluations have; how they were computed must be the same."""
     for what in ("cap", "tolerance"):
         if len({repr(getattr(result.settings, what)) for result in results.values()}) > 1:
-            shown = ", ".join(f"{name}: {getattr(result.settings, what)}" for name, result in results.items())
-            raise LabelSetError(f"evaluated with different --{what} ({shown}): their distances cannot be compared")
+            shown = ", ".join(
+                f"{name}: {getattr(result.settings, what)}" for name, result in results.items()
+            )
+            raise LabelSetError(
+                f"evaluated with different --{what} ({shown}): their distances cannot be compared"
+            )
     common = set.intersection(*(set(result.settings.metrics) for result in results.values()))
     if wanted is None:
         return [name for name in SHOWN if name in common]
@@ -92,23 +118,37 @@ def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | N
         if name not in METRICS:
             raise LabelSetError(f"no metric '{name}'{did_you_mean(name, METRICS)}")
         if not METRICS[name].better:
-            raise LabelSetError(f"'{name}' cannot be compared: neither more nor less of it is better")
+            raise LabelSetError(
+                f"'{name}' cannot be compared: neither more nor less of it is better"
+            )
         if name not in common:
-            raise LabelSetError(f"'{name}' was not computed for all result sets: evaluate them again with it")
+            raise LabelSetError(
+                f"'{name}' was not computed for all result sets: evaluate them again with it"
+            )
     return list(dict.fromkeys(wanted))
 
 
-def _column(results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str, metric: str) -> tuple[Column, int]:
-    """The scores of every method where all have one, and how many of these cases have a union there."""
-    rows = {case: [result.value(case, leaf, metric) for result in results.values()] for case in cases}
+def _column(
+    results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str, metric: str
+) -> tuple[Column, int]:
+    """The scores of every method where all have one, and how many of these cases have a union
+    there.
+    """
+    rows = {
+        case: [result.value(case, leaf, metric) for result in results.values()] for case in cases
+    }
     used = {case: row for case, row in rows.items() if None not in row}
     column = {method: [row[place] for row in used.values()] for place, method in enumerate(results)}
     first = next(iter(results.values()))
     return column, sum(first.is_union(case, leaf) for case in used)  # type: ignore[return-value]
 
 
-def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: float, correct: bool) -> list[PairedTest]:
-    """Every pair of methods on every leaf. Holm's families: the tests against the baseline, and the others."""
+def _tests(
+    columns: Mapping[str, Column], metric: str, baseline: str, alpha: float, correct: bool
+) -> list[PairedTest]:
+    """Every pair of methods on every leaf. Holm's families: the tests against the baseline, and the
+    others.
+    """
     tests = []
     methods = list(next(iter(columns.values())))
     for a, b in combinations(methods, 2):
@@ -116,8 +156,12 @@ def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: flo
             a, b = b, a
         for leaf, column in columns.items():
             found = wilcoxon_test(column[a], column[b])
-            up = found.effect or 0  # the sign of the rank sum that the test itself looks at, not that of the mean
-            better = None if not up else b if (up > 0) == (COMPARED[metric].better == "higher") else a
+            up = (
+                found.effect or 0
+            )  # the sign of the rank sum that the test itself looks at, not that of the mean
+            better = (
+                None if not up else b if (up > 0) == (COMPARED[metric].better == "higher") else a
+            )
             tests.append(
                 PairedTest(
                     **vars(found),
@@ -135,11 +179,15 @@ def _tests(columns: Mapping[str, Column], metric: str, baseline: str, alpha: flo
         family = [index for index, test in enumerate(tests) if test.baseline == of_baseline]
         p_values = [tests[index].p for index in family]
         for index, p in zip(family, holm(p_values) if correct else p_values, strict=True):
-            tests[index] = replace(tests[index], p_adjusted=p, significant=p is not None and p < alpha)
+            tests[index] = replace(
+                tests[index], p_adjusted=p, significant=p is not None and p < alpha
+            )
     return tests
 
 
-def _cells(column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], n_union: int) -> list[Cell]:
+def _cells(
+    column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], n_union: int
+) -> list[Cell]:
     described = {method: describe(values, interval=True) for method, values in column.items()}
     best = COMPARED[metric].best(found.mean for found in described.values())
     marks = {
@@ -161,11 +209,15 @@ def _cells(column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], 
     ]
 
 
-def _detection(results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str]) -> list[Detection]:
+def _detection(
+    results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str]
+) -> list[Detection]:
     found = []
     for method, result in results.items():
         for leaf in structures:
-            outcomes = [score.outcome for case in cases if (score := result.by_case[case].leaves.get(leaf))]
+            outcomes = [
+                score.outcome for case in cases if (score := result.by_case[case].leaves.get(leaf))
+            ]
             counts = (outcomes.count(outcome) for outcome in (SCORED, MISSED, INVENTED, ABSENT))
             found.append(Detection(method, leaf, *counts))
     return found
@@ -174,14 +226,22 @@ def _detection(results: Mapping[str, Evaluation], cases: Sequence[str], structur
 def _ranks(
     results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str], metric: str
 ) -> list[Rank]:
-    """Ranks of the methods within every case and leaf, their mean over the leaves of a case, then over the cases."""
+    """Ranks of the methods within every case and leaf, their mean over the leaves of a case, then
+    over the cases.
+    """
     scores = []
     for case in cases:
-        rows = ([result.value(case, leaf, metric) for result in results.values()] for leaf in structures)
-        if complete := [[value for value in row if value is not None] for row in rows if None not in row]:
+        rows = (
+            [result.value(case, leaf, metric) for result in results.values()] for leaf in structures
+        )
+        if complete := [
+            [value for value in row if value is not None] for row in rows if None not in row
+        ]:
             scores.append(complete)
     found = mean_ranks(scores, METRICS[metric].better == "higher")
-    return [Rank(method, metric, *of_method) for method, of_method in zip(results, found, strict=False)]
+    return [
+        Rank(method, metric, *of_method) for method, of_method in zip(results, found, strict=False)
+    ]
 
 
 def _check_same_leaves(results: Mapping[str, Evaluation]) -> tuple[str, ...]:
@@ -198,7 +258,9 @@ def _common_cases(results: Mapping[str, Evaluation]) -> list[str]:
     names = {method: set(result.by_case) for method, result in results.items()}
     common = sorted(set.intersection(*names.values()))
     if not common:
-        examples = "; ".join(f"'{method}' has {some(sorted(cases), 2)}" for method, cases in names.items())
+        examples = "; ".join(
+            f"'{method}' has {some(sorted(cases), 2)}" for method, cases in names.items()
+        )
         raise LabelSetError(f"the result sets have no case in common: {examples}")
     if len(common) < 2:
         raise LabelSetError(
@@ -215,7 +277,9 @@ def _check_same_references(results: Mapping[str, Evaluation], cases: Sequence[st
             one, two = expected.by_case[case], result.by_case[case]
             alike = {leaf: (score.n_ref, score.union) for leaf, score in one.leaves.items()}
             found = {leaf: (score.n_ref, score.union) for leaf, score in two.leaves.items()}
-            differs = sorted(leaf for leaf in {**alike, **found} if alike.get(leaf) != found.get(leaf))
+            differs = sorted(
+                leaf for leaf in {**alike, **found} if alike.get(leaf) != found.get(leaf)
+            )
             if differs or one.known != two.known:
                 raise LabelSetError(
                     f"case '{case}'{', ' + differs[0] if differs else ''}: '{first}' and '{method}' were scored "

@@ -1,7 +1,7 @@
 """Counts and Dice that know what was annotated, from the hard confusion matrix of a segmentation.
 
-For leaf c: tp = predicted c on {c}; fn = predicted something else on {c}; fp = predicted c where the label-set excludes
-c. Voxels whose larger label-set contains c count nowhere.
+For leaf c: tp = predicted c on {c}; fn = predicted something else on {c}; fp = predicted c where
+the label-set excludes c. Voxels whose larger label-set contains c count nowhere.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ def membership_matrix(sets: Sequence[Iterable[int]], num_leaves: int) -> np.ndar
     return membership
 
 
-def hard_confusion(reference: np.ndarray, prediction: np.ndarray, num_values: int, num_leaves: int) -> np.ndarray:
-    """Number of voxels with a given reference value (or set index) and predicted leaf: int64 `(K, C)`."""
+def hard_confusion(
+    reference: np.ndarray, prediction: np.ndarray, num_values: int, num_leaves: int
+) -> np.ndarray:
+    """Number of voxels with a given reference value (or set index) and predicted leaf: int64 `(K,
+    C)`.
+    """
     counts = np.zeros(num_values * num_leaves, dtype=np.int64)
     values, leaves = reference.reshape(-1), prediction.reshape(-1)
     for start in range(0, len(values), PIECE):
@@ -52,12 +56,15 @@ def look_up(table: np.ndarray, *indices: np.ndarray) -> np.ndarray:
     return found
 
 
-def label_set_counts(confusion: np.ndarray, membership: np.ndarray, regions: np.ndarray | None = None) -> Counts:
-    """tp, fp, fn and tn of every leaf from the confusion matrix `(K, C)` of label-sets against predicted leaves.
+def label_set_counts(
+    confusion: np.ndarray, membership: np.ndarray, regions: np.ndarray | None = None
+) -> Counts:
+    """tp, fp, fn and tn of every leaf from the confusion matrix `(K, C)` of label-sets against
+    predicted leaves.
 
-    With `regions`, bool `(R, C)`, the same of unions of leaves: a voxel is in the union if its label-set lies inside,
-    not in it if its label-set has no leaf of it, and counts nowhere otherwise. The default, one region per leaf, is the
-    rule for leaves.
+    With `regions`, bool `(R, C)`, the same of unions of leaves: a voxel is in the union if its
+    label-set lies inside, not in it if its label-set has no leaf of it, and counts nowhere
+    otherwise. The default, one region per leaf, is the rule for leaves.
     """
     if regions is None:
         regions = np.eye(membership.shape[1], dtype=bool)

@@ -34,7 +34,9 @@ from nnunet_labelset.io.text import some
 def score_folder(pairs: Sequence[Pair], cache: Path, processes: int) -> list[Case]:
     """The scores of all pairs, sorted by case; each is kept in `cache` as soon as it is ready."""
     keys = {pair.case: _cache_key(pair) for pair in pairs}
-    results = {pair.case: found for pair in pairs if (found := _from_cache(cache, pair, keys[pair.case]))}
+    results = {
+        pair.case: found for pair in pairs if (found := _from_cache(cache, pair, keys[pair.case]))
+    }
     if results:
         print(f"{len(results)} of {len(pairs)} cases are already scored in {cache}")
     todo = [pair for pair in pairs if pair.case not in results]
@@ -63,7 +65,9 @@ def _score_or_problem(pair: Pair) -> Case | str:
 
 
 def _cache_key(pair: Pair) -> dict[str, Any]:
-    """What a result depends on: the files by size and time, the meaning of their values, and the metrics."""
+    """What a result depends on: the files by size and time, the meaning of their values, and the
+    metrics.
+    """
     files = file_states(pair.reference_file, pair.prediction_file)
     return to_json({"pair": pair, "version": VERSION, "files": files, "metrics": list(METRICS)})
 
@@ -72,13 +76,17 @@ def _from_cache(cache: Path, pair: Pair, key: Mapping[str, Any]) -> Case | None:
     file = cache / f"{pair.case}.json"
     try:
         content = read_json(file)
-        return from_json(Case, content.get("result"), str(file)) if content.get("key") == key else None
+        return (
+            from_json(Case, content.get("result"), str(file)) if content.get("key") == key else None
+        )
     except LabelSetError:  # not there, or not whole
         return None
 
 
 def with_worst_distances(case: Case, cap: float | None) -> Case:
-    """Missed and invented leaves get the largest distance, the diagonal of the image or `cap`, which limits all."""
+    """Missed and invented leaves get the largest distance, the diagonal of the image or `cap`,
+    which limits all.
+    """
     worst = cap or math.hypot(*(size * n for size, n in zip(case.spacing, case.shape, strict=True)))
 
     def limited(score: Score) -> Score:
@@ -94,7 +102,11 @@ def with_worst_distances(case: Case, cap: float | None) -> Case:
 
 
 def average(
-    cases: Sequence[Case], leaves: Sequence[str], unions: Iterable[str], metrics: Sequence[str], intervals: bool = False
+    cases: Sequence[Case],
+    leaves: Sequence[str],
+    unions: Iterable[str],
+    metrics: Sequence[str],
+    intervals: bool = False,
 ) -> Averages:
     """n, mean, standard deviation and median per leaf, and how often each outcome occurred."""
     found: dict[str, LeafAverages] = {}
@@ -104,10 +116,18 @@ def average(
         found[leaf] = LeafAverages(
             {outcome: outcomes.count(outcome) for outcome in OUTCOMES},
             sum(score.union is not None for score in scores),
-            {name: describe((of.values[name] for of in scores), intervals and name in SHOWN) for name in metrics},
+            {
+                name: describe((of.values[name] for of in scores), intervals and name in SHOWN)
+                for name in metrics
+            },
         )
-    mean = {metric: describe(found[leaf].metrics[metric].mean for leaf in leaves).mean for metric in metrics}
-    return Averages(len(cases), found, mean, describe((case.known_wrong_share for case in cases), intervals))
+    mean = {
+        metric: describe(found[leaf].metrics[metric].mean for leaf in leaves).mean
+        for metric in metrics
+    }
+    return Averages(
+        len(cases), found, mean, describe((case.known_wrong_share for case in cases), intervals)
+    )
 
 
 def evaluation(
@@ -125,7 +145,10 @@ def evaluation(
     cases = [
         replace(
             case,
-            groups={"protocol": case.protocol, **{column: of.get(case.case, "") for column, of in groups.items()}},
+            groups={
+                "protocol": case.protocol,
+                **{column: of.get(case.case, "") for column, of in groups.items()},
+            },
         )
         for case in cases
     ]
@@ -135,7 +158,8 @@ def evaluation(
         for case in cases:
             members.setdefault(case.groups[column], []).append(case)
         by_group[column] = {
-            group: average(members[group], leaves, unions, settings.metrics) for group in sorted(members)
+            group: average(members[group], leaves, unions, settings.metrics)
+            for group in sorted(members)
         }
     return Evaluation(
         VERSION,

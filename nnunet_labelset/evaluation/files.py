@@ -12,7 +12,12 @@ from nnunet_labelset.evaluation.statistics import Description, Difference
 from nnunet_labelset.io.tables import csv_text
 
 COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred")
-OF_CASE = ("known", "known_wrong", "known_wrong_volume", "known_wrong_share")  # the same in every line of a case
+OF_CASE = (
+    "known",
+    "known_wrong",
+    "known_wrong_volume",
+    "known_wrong_share",
+)  # the same in every line of a case
 SCORE_COLUMNS = ("case", "leaf", "outcome", "union", *METRICS, *COUNTS, *OF_CASE)
 DESCRIPTION = tuple(field.name for field in fields(Description))
 CELL = ("method", "leaf", "metric", *DESCRIPTION, "n_union", "best", "mark")
@@ -34,7 +39,11 @@ def per_case_csv(found: Evaluation) -> str:
 
 def averages_csv(found: Evaluation) -> str:
     groups = [("", "", found.averages.overall)]
-    groups += [(column, name, group) for column, of in found.averages.groups.items() for name, group in of.items()]
+    groups += [
+        (column, name, group)
+        for column, of in found.averages.groups.items()
+        for name, group in of.items()
+    ]
     rows: list[list[Any]] = []
     for column, name, group in groups:
         for leaf, of_leaf in group.leaves.items():
@@ -43,7 +52,9 @@ def averages_csv(found: Evaluation) -> str:
                 rows.append([column, name, leaf, metric, *vars(description).values(), *counted])
         empty = [None] * (len(OUTCOMES) + 1)
         rows.append([column, name, "", KNOWN_WRONG.name, *vars(group.known_wrong).values(), *empty])
-    return csv_text(["group_column", "group", "leaf", "metric", *DESCRIPTION, *OUTCOMES, "union"], rows)
+    return csv_text(
+        ["group_column", "group", "leaf", "metric", *DESCRIPTION, *OUTCOMES, "union"], rows
+    )
 
 
 def comparison_csv(found: Comparison) -> tuple[str, str]:
@@ -61,7 +72,12 @@ def screen_table(averages: Averages, unit: str) -> str:
         of_leaf = [(metric, found.metrics[metric.name]) for metric in shown]
         scores = [text for metric, of in of_leaf for text in (metric.show_mean(of), of.n)]
         rows.append([leaf, *scores, *found.outcomes.values(), found.union])
-    rows.append(["mean", *(text for metric in shown for text in (metric.show(averages.mean[metric.name]), ""))])
+    rows.append(
+        [
+            "mean",
+            *(text for metric in shown for text in (metric.show(averages.mean[metric.name]), "")),
+        ]
+    )
     columns = list(zip_longest(*rows, fillvalue=""))
     first, *others = (max(len(str(cell)) for cell in column) for column in columns)
     form = "  ".join([f"{{:<{first}}}", *(f"{{:>{width}}}" for width in others)])

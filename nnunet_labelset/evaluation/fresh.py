@@ -17,30 +17,46 @@ from nnunet_labelset.io.text import some
 def read_contract(dataset_json: str | Path, annotated: str | None) -> Contract:
     """What the values stand for: dataset.json, or the table that was given instead of its cases."""
     content = read_json(dataset_json)
-    return contract_with_list(content, annotated) if annotated else Contract.from_dataset_json(content)
+    return (
+        contract_with_list(content, annotated) if annotated else Contract.from_dataset_json(content)
+    )
 
 
 def stale_results(results: Mapping[str, Evaluation]) -> list[str]:
-    """A line for every method of which something has changed since `evaluate`; files that are gone cannot be asked."""
-    return [f"'{method}': {changed}" for method, found in results.items() if (changed := _changed(found))]
+    """A line for every method of which something has changed since `evaluate`; files that are gone
+    cannot be asked.
+    """
+    return [
+        f"'{method}': {changed}"
+        for method, found in results.items()
+        if (changed := _changed(found))
+    ]
 
 
 def require_fresh(results: Mapping[str, Evaluation]) -> None:
     """Fail with one line that names what has changed since `evaluate`."""
     if problems := stale_results(results):
-        raise LabelSetError(f"scores are older than what they are of: {'; '.join(problems)}: run 'evaluate' again")
+        raise LabelSetError(
+            f"scores are older than what they are of: {'; '.join(problems)}: run 'evaluate' again"
+        )
 
 
 def _changed(found: Evaluation) -> str:
-    """Which references, predictions or protocols are not those that were scored; empty if nothing is."""
+    """Which references, predictions or protocols are not those that were scored; empty if nothing
+    is.
+    """
     changed: dict[str, list[str]] = {"reference": [], "prediction": [], "protocol": []}
     try:
         contract = read_contract(found.settings.dataset_json, found.settings.annotated)
-        meanings = {case: meaning_of(contract.leaf_names, contract.sets_of(case)) for case in contract.cases}
+        meanings = {
+            case: meaning_of(contract.leaf_names, contract.sets_of(case)) for case in contract.cases
+        }
     except LabelSetError:  # moved, like files that are gone
         meanings = {}
     for case in found.cases:
-        for what, path, state in zip(changed, (case.reference_file, case.prediction_file), case.files, strict=False):
+        for what, path, state in zip(
+            changed, (case.reference_file, case.prediction_file), case.files, strict=False
+        ):
             if Path(path).is_file() and file_states(path)[0] != state:
                 changed[what].append(case.case)
         if meanings.get(case.case, case.meaning) != case.meaning:

@@ -1,4 +1,6 @@
-"""Lesions one by one: panoptica matches the connected components of reference and prediction. An optional package."""
+"""Lesions one by one: panoptica matches the connected components of reference and prediction. An
+optional package.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ OVERLAP = 0.5  # IoU from which on two components are the same lesion
 
 @dataclass(frozen=True)
 class Instances:
-    """Matched components, and those of reference and prediction; `quality` is the mean IoU of what was matched."""
+    """Matched components, and those of reference and prediction; `quality` is the mean IoU of what
+    was matched.
+    """
 
     found: int
     reference: int
@@ -34,25 +38,33 @@ def require_panoptica() -> Any:
     try:
         import panoptica
     except ImportError:
-        raise LabelSetError("--instances needs panoptica: pip install 'nnunet_labelset[instances]'") from None
+        raise LabelSetError(
+            "--instances needs panoptica: pip install 'nnunet_labelset[instances]'"
+        ) from None
     panoptica.disable_citation_reminder()  # it would be printed by every worker
     return panoptica
 
 
 def match_instances(reference: np.ndarray, prediction: np.ndarray) -> Instances:
-    """The components of two bool masks, not both empty, matched one to one where their IoU is `OVERLAP` or more.
+    """The components of two bool masks, not both empty, matched one to one where their IoU is
+    `OVERLAP` or more.
 
-    Voxels that touch at a corner belong together, in 2D too: panoptica by itself has another rule there.
+    Voxels that touch at a corner belong together, in 2D too: panoptica by itself has another rule
+    there.
     """
     package = require_panoptica()
     images = [np.atleast_3d(mask).astype(np.uint8) for mask in (prediction, reference)]
     evaluator = package.Panoptica_Evaluator(
         expected_input=package.InputType.SEMANTIC,
         instance_approximator=package.ConnectedComponentsInstanceApproximator(),
-        instance_matcher=package.NaiveThresholdMatching(matching_metric=package.Metric.IOU, matching_threshold=OVERLAP),
+        instance_matcher=package.NaiveThresholdMatching(
+            matching_metric=package.Metric.IOU, matching_threshold=OVERLAP
+        ),
         instance_metrics=[package.Metric.IOU],
         global_metrics=[],
     )
     found = evaluator.evaluate(*images, verbose=False)["ungrouped"]
     quality = float(found.sq) if found.tp else 0.0
-    return Instances(int(found.tp), int(found.n_ref_instances), int(found.n_pred_instances), quality)
+    return Instances(
+        int(found.tp), int(found.n_ref_instances), int(found.n_pred_instances), quality
+    )

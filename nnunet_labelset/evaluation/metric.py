@@ -1,4 +1,6 @@
-"""The metrics: one row each. `evaluate`, `compare`, tables, plots and CSV files read what they are from here."""
+"""The metrics: one row each. `evaluate`, `compare`, tables, plots and CSV files read what they are
+from here.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Metric:
-    """A row: values times `scale` are shown in `unit`. `better` is "higher", "lower", or "" where neither is.
+    """A row: values times `scale` are shown in `unit`. `better` is "higher", "lower", or "" where
+    neither is.
 
-    `worst` makes it a metric of surfaces, and is what a missed or invented structure gets: a share, or infinite for a
-    distance, which stands for the diagonal of the image or `--cap`.
+    `worst` makes it a metric of surfaces, and is what a missed or invented structure gets: a share,
+    or infinite for a distance, which stands for the diagonal of the image or `--cap`.
     """
 
     name: str
@@ -75,12 +78,19 @@ def _share(count: float, whole: float) -> float | None:
     return count / whole if whole else None
 
 
-def _surface(function: Callable[[SurfaceDistances, float], float]) -> Callable[[Measured], float | None]:
+def _surface(
+    function: Callable[[SurfaceDistances, float], float],
+) -> Callable[[Measured], float | None]:
     return lambda of: None if of.surfaces is None else function(of.surfaces, of.tolerance)
 
 
 def _of_instances(
-    name: str, title: str, unit: str, scale: float, better: str, function: Callable[[Instances], float]
+    name: str,
+    title: str,
+    unit: str,
+    scale: float,
+    better: str,
+    function: Callable[[Instances], float],
 ) -> Metric:
     def compute(of: Measured) -> float | None:
         return None if of.instances is None else function(of.instances)
@@ -89,19 +99,49 @@ def _of_instances(
 
 
 _ROWS = (
-    Metric("dice", "Dice", "%", 100, "higher", lambda of: _share(2 * of.tp, 2 * of.tp + of.fp + of.fn)),
+    Metric(
+        "dice", "Dice", "%", 100, "higher", lambda of: _share(2 * of.tp, 2 * of.tp + of.fp + of.fn)
+    ),
     Metric("iou", "IoU", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fp + of.fn)),
     Metric("nsd", "NSD", "%", 100, "higher", _surface(SurfaceDistances.share_within), 0.0),
-    Metric("hd95", "HD95", "mm", 1, "lower", _surface(lambda found, _: found.percentile(95)), math.inf),
-    Metric("hd100", "HD", "mm", 1, "lower", _surface(lambda found, _: found.percentile(100)), math.inf),
+    Metric(
+        "hd95", "HD95", "mm", 1, "lower", _surface(lambda found, _: found.percentile(95)), math.inf
+    ),
+    Metric(
+        "hd100", "HD", "mm", 1, "lower", _surface(lambda found, _: found.percentile(100)), math.inf
+    ),
     Metric("assd", "ASSD", "mm", 1, "lower", _surface(lambda found, _: found.mean()), math.inf, 2),
     Metric("precision", "Precision", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fp)),
     Metric("recall", "Recall", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fn)),
     Metric("fp_volume", "FP volume", "ml", 1, "lower", lambda of: of.fp * of.volume, digits=2),
     Metric("fn_volume", "FN volume", "ml", 1, "lower", lambda of: of.fn * of.volume, digits=2),
-    Metric("volume_ref", "Reference volume", "ml", 1, "", lambda of: (of.tp + of.fn) * of.volume, digits=2),
-    Metric("volume_pred", "Predicted volume", "ml", 1, "", lambda of: of.predicted * of.volume, digits=2),
-    Metric("volume_difference", "Volume difference", "ml", 1, "", lambda of: (of.fp - of.fn) * of.volume, digits=2),
+    Metric(
+        "volume_ref",
+        "Reference volume",
+        "ml",
+        1,
+        "",
+        lambda of: (of.tp + of.fn) * of.volume,
+        digits=2,
+    ),
+    Metric(
+        "volume_pred",
+        "Predicted volume",
+        "ml",
+        1,
+        "",
+        lambda of: of.predicted * of.volume,
+        digits=2,
+    ),
+    Metric(
+        "volume_difference",
+        "Volume difference",
+        "ml",
+        1,
+        "",
+        lambda of: (of.fp - of.fn) * of.volume,
+        digits=2,
+    ),
     Metric(
         *("absolute_volume_difference", "Absolute volume difference", "ml", 1, "lower"),
         lambda of: abs(of.fp - of.fn) * of.volume,
@@ -112,13 +152,16 @@ _ROWS = (
         lambda of: _share(abs(of.fp - of.fn), of.tp + of.fn),
     ),
     _of_instances("instance_f1", "Instance F1", "%", 100, "higher", lambda of: of.f1),
-    _of_instances("instance_pq", "Panoptic quality", "%", 100, "higher", lambda of: of.panoptic_quality),
+    _of_instances(
+        "instance_pq", "Panoptic quality", "%", 100, "higher", lambda of: of.panoptic_quality
+    ),
     _of_instances("instances_ref", "Reference instances", "", 1, "", lambda of: of.reference),
     _of_instances("instances_pred", "Predicted instances", "", 1, "", lambda of: of.predicted),
     _of_instances("instances_found", "Instances found", "", 1, "", lambda of: of.found),
 )
 METRICS = {metric.name: metric for metric in _ROWS}
 SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for
-# Of a case, not of a leaf: voxels predicted outside of their label-set, as a share of those of which anything is known.
+# Of a case, not of a leaf: voxels predicted outside of their label-set, as a share of those of
+# which anything is known.
 KNOWN_WRONG = Metric("known_wrong", "Known wrong", "%", 100, "lower", lambda of: None, digits=2)
 COMPARED = {**METRICS, KNOWN_WRONG.name: KNOWN_WRONG}

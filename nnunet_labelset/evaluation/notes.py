@@ -16,13 +16,24 @@ FLOOR_OF = 30  # differing pairs, from which on nobody asks for the smallest pos
 
 def p_text(p: float) -> str:
     """`0.012`, `0.00006`: no exponents in a table."""
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.1g}" if p >= 1e-4 else f"{p:.5f}" if p >= 1e-5 else "<0.00001"
+    return (
+        f"{p:.3f}"
+        if p >= 0.001
+        else f"{p:.1g}"
+        if p >= 1e-4
+        else f"{p:.5f}"
+        if p >= 1e-5
+        else "<0.00001"
+    )
 
 
 def notes(found: Comparison) -> list[str]:
     """All that applies to this comparison."""
     metrics = [METRICS[name] for name in found.metrics]
-    units = ", ".join(f"{metric.title} in {'percent' if metric.unit == '%' else metric.unit}" for metric in metrics)
+    units = ", ".join(
+        f"{metric.title} in {'percent' if metric.unit == '%' else metric.unit}"
+        for metric in metrics
+    )
     lines = [
         f"Mean (standard deviation) over {len(found.cases)} cases, each leaf in the n cases in which all methods have "
         f"a score, which are those that are tested; {units}; best mean in bold.",
@@ -34,7 +45,11 @@ def notes(found: Comparison) -> list[str]:
     if floor := _floor(found):
         lines.append(floor)
     if any(metric.is_distance for metric in metrics):
-        worst = "the diagonal of the image" if found.cap is None else f"{found.cap:g} mm, which is the largest"
+        worst = (
+            "the diagonal of the image"
+            if found.cap is None
+            else f"{found.cap:g} mm, which is the largest"
+        )
         lines.append(f"The distance of a missed or invented leaf is {worst}.")
     if any(cell.n_union for cell in found.cells if cell.leaf in found.leaves):
         lines.append(
@@ -48,7 +63,9 @@ def notes(found: Comparison) -> list[str]:
         lines.append(FEW_NOTE)
     for method, cases in found.left_out.items():
         if cases:
-            lines.append(f"{len(cases)} case(s) of {method} are not in all result sets and were left out.")
+            lines.append(
+                f"{len(cases)} case(s) of {method} are not in all result sets and were left out."
+            )
     return lines
 
 
@@ -56,10 +73,14 @@ def _correction(found: Comparison) -> str:
     if found.correction == "none":
         return "p-values are not corrected for multiple tests."
     sizes = {
-        metric: sum(test.metric == metric and test.baseline and test.p is not None for test in found.tests)
+        metric: sum(
+            test.metric == metric and test.baseline and test.p is not None for test in found.tests
+        )
         for metric in (*found.metrics, KNOWN_WRONG.name)
     }
-    family = ", ".join(f"{size} of {COMPARED[metric].title}" for metric, size in sizes.items() if size)
+    family = ", ".join(
+        f"{size} of {COMPARED[metric].title}" for metric, size in sizes.items() if size
+    )
     return (
         f"p-values are corrected by Holm's method over the tests against {found.baseline} ({family}); "
         "pairs of other methods are a family of their own."

@@ -16,12 +16,16 @@ from nnunet_labelset.io.text import some
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is scored, beside the leaves: unions under the leaf that names them or apart, regions, surfaces, lesions."""
+    """What is scored, beside the leaves: unions under the leaf that names them or apart, regions,
+    surfaces, lesions.
+    """
 
     under_leaves: bool = True
     surfaces: bool = True
     regions: Mapping[str, LabelSet] = field(default_factory=dict)
-    tolerance: Mapping[str, float] = field(default_factory=dict)  # mm, by name; "" is that of all others
+    tolerance: Mapping[str, float] = field(
+        default_factory=dict
+    )  # mm, by name; "" is that of all others
     instances: Collection[str] = ()
 
 
@@ -36,18 +40,28 @@ def find_pairs(
     chill: bool,
     wanted: Wanted = LEAVES_AND_UNIONS,
 ) -> tuple[list[Pair], list[str], list[str]]:
-    """Pairs in the order of their names, then the cases without prediction and the predictions without reference."""
+    """Pairs in the order of their names, then the cases without prediction and the predictions
+    without reference.
+    """
     for folder in (folder_ref, folder_pred):
         if not Path(folder).is_dir():
             raise LabelSetError(f"{folder}: no such folder")
-    references, predictions = case_files(folder_ref, file_ending), case_files(folder_pred, file_ending)
+    references, predictions = (
+        case_files(folder_ref, file_ending),
+        case_files(folder_pred, file_ending),
+    )
     for folder, files in ((folder_ref, references), (folder_pred, predictions)):
         if not files:
             raise LabelSetError(f"{folder}: no *{file_ending} files")
-    missing, extra = sorted(references.keys() - predictions), sorted(predictions.keys() - references)
+    missing, extra = (
+        sorted(references.keys() - predictions),
+        sorted(predictions.keys() - references),
+    )
     cases = sorted(references.keys() & predictions)
     if not cases:
-        raise LabelSetError(f"{folder_ref} and {folder_pred} have no case in common: for example {some(missing, 2)}")
+        raise LabelSetError(
+            f"{folder_ref} and {folder_pred} have no case in common: for example {some(missing, 2)}"
+        )
     problems = [f"{len(missing)} missing: {some(missing)}"] if missing else []
     problems += [f"{len(extra)} without reference: {some(extra)}"] if extra else []
     if problems and not chill:
@@ -57,7 +71,9 @@ def find_pairs(
             f"{len(unlisted)} case(s) without a protocol: {some(unlisted)}: add them to {BLOCK}.cases in dataset.json, "
             "or give --annotated FILE.csv with the columns case and annotated"
         )
-    structures = {protocol: structures_of(contract, protocol, wanted) for protocol in contract.protocols}
+    structures = {
+        protocol: structures_of(contract, protocol, wanted) for protocol in contract.protocols
+    }
     pairs = [
         Pair(
             case,
@@ -75,14 +91,17 @@ def find_pairs(
 
 
 def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[Structure, ...]:
-    """The foreground leaves, then the label-sets of several leaves without background that a protocol knows: unions.
+    """The foreground leaves, then the label-sets of several leaves without background that a
+    protocol knows: unions.
 
-    A union that is stored under one of its leaves stands under this leaf, or apart like the others; it is scored once.
-    A data set with regions has these instead.
+    A union that is stored under one of its leaves stands under this leaf, or apart like the others;
+    it is scored once. A data set with regions has these instead.
     """
     sets, annotated = contract.protocols[protocol], contract.annotated_leaves(protocol)
     regions = {**(contract.regions or {}), **wanted.regions}
-    unions = {labels for labels in sets if len(labels) > 1 and 0 not in labels}  # what may be background is none
+    unions = {
+        labels for labels in sets if len(labels) > 1 and 0 not in labels
+    }  # what may be background is none
     found: dict[str, tuple[LabelSet, bool]] = {}
     for leaf, name in enumerate(contract.leaf_names if contract.regions is None else ()):
         if wanted.under_leaves and sets[leaf] in unions and leaf in sets[leaf]:
@@ -91,8 +110,13 @@ def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[St
         elif leaf:
             found[name] = frozenset([leaf]), leaf in annotated
     if contract.regions is None:
-        found |= {union_name(labels, contract): (labels, True) for labels in sorted(unions, key=sorted)}
-    found |= {name: (members, contract.annotates_region(protocol, members)) for name, members in regions.items()}
+        found |= {
+            union_name(labels, contract): (labels, True) for labels in sorted(unions, key=sorted)
+        }
+    found |= {
+        name: (members, contract.annotates_region(protocol, members))
+        for name, members in regions.items()
+    }
     return tuple(
         Structure(
             *(name, members, known, wanted.tolerance.get(name, wanted.tolerance.get(""))),
@@ -116,8 +140,14 @@ def read_regions(texts: Sequence[str], contract: Contract) -> dict[str, LabelSet
     for text in texts:
         name, equals, leaves = (part.strip() for part in text.partition("="))
         members = [leaf.strip() for leaf in leaves.split("+")]
-        if not name or not equals or name in {*contract.leaf_names, *(contract.regions or ()), *regions}:
-            raise LabelSetError(f"--regions '{text}': expected a new name and leaves: NAME=LEAF+LEAF")
+        if (
+            not name
+            or not equals
+            or name in {*contract.leaf_names, *(contract.regions or ()), *regions}
+        ):
+            raise LabelSetError(
+                f"--regions '{text}': expected a new name and leaves: NAME=LEAF+LEAF"
+            )
         for leaf in members:
             if leaf not in contract.leaf_names[1:]:
                 raise LabelSetError(

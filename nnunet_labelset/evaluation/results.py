@@ -1,4 +1,6 @@
-"""What evaluate, compare and report hand to each other; metrics.json and comparison.json are these classes as JSON."""
+"""What evaluate, compare and report hand to each other; metrics.json and comparison.json are these
+classes as JSON.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ OUTCOMES = {  # in words
 
 @dataclass(frozen=True)
 class Score:
-    """A leaf, or a union of leaves, in one case. Counts are voxels; `values` holds the metrics of the registry."""
+    """A leaf, or a union of leaves, in one case. Counts are voxels; `values` holds the metrics of
+    the registry.
+    """
 
     outcome: str
     union: tuple[str, ...] | None  # the leaves that were scored as one
@@ -44,10 +48,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Case:
-    """The scores of one case by leaf, then by further union; those that a case does not have are left out.
+    """The scores of one case by leaf, then by further union; those that a case does not have are
+    left out.
 
-    `known` voxels exclude at least one leaf, `known_wrong` ones exclude the leaf that was predicted. `files` are size
-    and time of reference and prediction, `meaning` is what the values stood for: what the scores depend on.
+    `known` voxels exclude at least one leaf, `known_wrong` ones exclude the leaf that was
+    predicted. `files` are size and time of reference and prediction, `meaning` is what the values
+    stood for: what the scores depend on.
     """
 
     case: str
@@ -76,7 +82,9 @@ class Case:
 
 @dataclass(frozen=True)
 class LeafAverages:
-    """All cases of a leaf: each metric in short, how often each outcome occurred, how many scores are unions."""
+    """All cases of a leaf: each metric in short, how often each outcome occurred, how many scores
+    are unions.
+    """
 
     outcomes: dict[str, int]
     union: int
@@ -85,7 +93,9 @@ class LeafAverages:
 
 @dataclass(frozen=True)
 class Averages:
-    """Many cases: by leaf, the mean over the leaves, and the share of known-wrong voxels over the cases."""
+    """Many cases: by leaf, the mean over the leaves, and the share of known-wrong voxels over the
+    cases.
+    """
 
     n_cases: int
     leaves: dict[str, LeafAverages]
@@ -121,7 +131,9 @@ class Evaluation:
     settings: Settings
     labels: dict[str, int]
     leaves: tuple[str, ...]
-    unions: dict[str, tuple[str, ...]]  # what is scored beside the leaves: label-sets of several leaves, --regions
+    unions: dict[
+        str, tuple[str, ...]
+    ]  # what is scored beside the leaves: label-sets of several leaves, --regions
     group_columns: tuple[str, ...]
     missing_predictions: tuple[str, ...]
     extra_predictions: tuple[str, ...]
@@ -184,7 +196,9 @@ class PairedTest(Difference):
 
 @dataclass(frozen=True)
 class Detection:
-    """In how many cases a method found, missed or invented a structure; absent in both counts nowhere else."""
+    """In how many cases a method found, missed or invented a structure; absent in both counts
+    nowhere else.
+    """
 
     method: str
     leaf: str
@@ -196,7 +210,9 @@ class Detection:
 
 @dataclass(frozen=True)
 class Rank:
-    """The mean rank of a method (1 is best), and the share of bootstrap samples of the cases in which it is first."""
+    """The mean rank of a method (1 is best), and the share of bootstrap samples of the cases in
+    which it is first.
+    """
 
     method: str
     metric: str
@@ -207,7 +223,9 @@ class Rank:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The content of comparison.json (docs/evaluation.md). A leaf "" is the whole case: known-wrong voxels."""
+    """The content of comparison.json (docs/evaluation.md). A leaf "" is the whole case: known-wrong
+    voxels.
+    """
 
     version: int
     methods: tuple[str, ...]
@@ -284,7 +302,11 @@ def _check_case(case: Case, found: Evaluation, where: str) -> None:
 def _check_averages(averages: Averages, found: Evaluation, where: str) -> None:
     _require(found.structures, averages.leaves, where)
     for leaf, of_leaf in averages.leaves.items():
-        _require((*found.settings.metrics, *OUTCOMES), (*of_leaf.metrics, *of_leaf.outcomes), f"{where}, {leaf}")
+        _require(
+            (*found.settings.metrics, *OUTCOMES),
+            (*of_leaf.metrics, *of_leaf.outcomes),
+            f"{where}, {leaf}",
+        )
     _require(found.settings.metrics, averages.mean, f"{where}: mean")
 
 
@@ -294,7 +316,9 @@ def _require(names: Iterable[str], given: Iterable[str], where: str) -> None:
 
 
 def load_results(arguments: Sequence[str]) -> tuple[dict[str, Evaluation], dict[str, str]]:
-    """Evaluations by method name, and where they are, from `NAME=PATH` or `PATH`; all bad ones are named together."""
+    """Evaluations by method name, and where they are, from `NAME=PATH` or `PATH`; all bad ones are
+    named together.
+    """
     results: dict[str, Evaluation] = {}
     sources: dict[str, str] = {}
     problems = []
@@ -313,7 +337,9 @@ def load_results(arguments: Sequence[str]) -> tuple[dict[str, Evaluation], dict[
 
 
 def _named_file(argument: str) -> tuple[str, Path]:
-    """The method and its metrics.json; a name may hold `=`, so that the first path that exists counts."""
+    """The method and its metrics.json; a name may hold `=`, so that the first path that exists
+    counts.
+    """
     pieces = argument.split("=")
     for cut in range(len(pieces)):
         file = find_metrics("=".join(pieces[cut:]))
@@ -326,5 +352,9 @@ def _named_file(argument: str) -> tuple[str, Path]:
 
 def find_metrics(path: str | Path) -> Path | None:
     """metrics.json, given itself, its folder, or the folder of the predictions."""
-    candidates = [Path(path), Path(path) / "metrics.json", Path(path) / "evaluation" / "metrics.json"]
+    candidates = [
+        Path(path),
+        Path(path) / "metrics.json",
+        Path(path) / "evaluation" / "metrics.json",
+    ]
     return next((file for file in candidates if path and file.is_file()), None)

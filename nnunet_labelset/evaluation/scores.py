@@ -15,7 +15,15 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, membership_matrix
 from nnunet_labelset.evaluation.instances import match_instances
 from nnunet_labelset.evaluation.metric import METRICS, Measured
-from nnunet_labelset.evaluation.results import ABSENT, INVENTED, MISSED, SCORED, UNANNOTATED, Case, Score
+from nnunet_labelset.evaluation.results import (
+    ABSENT,
+    INVENTED,
+    MISSED,
+    SCORED,
+    UNANNOTATED,
+    Case,
+    Score,
+)
 from nnunet_labelset.evaluation.surface import Mask, surface_distances
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
@@ -31,9 +39,13 @@ class Structure:
     name: str
     members: LabelSet
     annotated: bool
-    tolerance: float | None = None  # mm, of NSD; None is the larger of 1 mm and the diagonal of a voxel
+    tolerance: float | None = (
+        None  # mm, of NSD; None is the larger of 1 mm and the diagonal of a voxel
+    )
     instances: bool = False
-    is_region: bool = False  # of the data set: its leaves are one by definition, not for want of a reference
+    is_region: bool = (
+        False  # of the data set: its leaves are one by definition, not for want of a reference
+    )
 
     @property
     def is_union(self) -> bool:
@@ -62,7 +74,8 @@ def meaning_of(leaf_names: Sequence[str], sets: Sequence[LabelSet]) -> str:
 def score_pair(pair: Pair, reader: Any = None) -> Case:
     """Read both images and score them.
 
-    With a reader of nnU-Net, the files are read as nnU-Net reads them: any format, and only the shape must agree.
+    With a reader of nnU-Net, the files are read as nnU-Net reads them: any format, and only the
+    shape must agree.
     """
     files = file_states(pair.reference_file, pair.prediction_file)
     reference, prediction, spacing = _read(pair, reader)
@@ -82,15 +95,25 @@ def score_arrays(
     spacing: Sequence[float],
     files: tuple[tuple[int, ...], ...] = (),
 ) -> Case:
-    """The scores of all structures; undefined ones are None, and distances of missed ones, which have no image."""
+    """The scores of all structures; undefined ones are None, and distances of missed ones, which
+    have no image.
+    """
     num_leaves = len(pair.leaf_names)
     membership = membership_matrix(pair.sets, num_leaves)  # (K, C)
-    regions = membership_matrix([structure.members for structure in pair.structures], num_leaves)  # (R, C)
+    regions = membership_matrix(
+        [structure.members for structure in pair.structures], num_leaves
+    )  # (R, C)
     confusion = hard_confusion(reference, prediction, len(pair.sets), num_leaves)  # (K, C)
     counts = label_set_counts(confusion, membership, regions)
     volume = float(np.prod(spacing)) / 10 ** len(spacing)  # ml, or cm² in 2D
-    shape, sizes = reference.shape, [size for size, n in zip(spacing, reference.shape, strict=True) if n > 1]
-    reference, prediction = np.squeeze(reference), np.squeeze(prediction)  # an axis of one voxel is none
+    shape, sizes = (
+        reference.shape,
+        [size for size, n in zip(spacing, reference.shape, strict=True) if n > 1],
+    )
+    reference, prediction = (
+        np.squeeze(reference),
+        np.squeeze(prediction),
+    )  # an axis of one voxel is none
     boxes: tuple[Boxes, Boxes] = ([], [])
     if sizes and (pair.surfaces or any(structure.instances for structure in pair.structures)):
         boxes = (_value_boxes(reference, len(pair.sets)), _value_boxes(prediction, num_leaves))
@@ -99,15 +122,34 @@ def score_arrays(
         tp, fp, fn, tn = (int(count[row]) for count in counts)
         outcome = _outcome(structure, tp + fn, tp + fp)
         surfaces, instances = None, None
-        if boxes[0] and (outcome == SCORED or (structure.instances and outcome in (MISSED, INVENTED))):
+        if boxes[0] and (
+            outcome == SCORED or (structure.instances and outcome in (MISSED, INVENTED))
+        ):
             masks = _masks((reference, prediction), boxes, membership, regions[row])
-            surfaces = surface_distances(masks[0], masks[1], sizes, masks[2]) if pair.surfaces else None
+            surfaces = (
+                surface_distances(masks[0], masks[1], sizes, masks[2]) if pair.surfaces else None
+            )
             instances = match_instances(masks[0][:], masks[1][:]) if structure.instances else None
-        tolerance = max(1.0, float(np.linalg.norm(sizes))) if structure.tolerance is None else structure.tolerance
-        measured = Measured(tp, fp, fn, int((confusion @ regions[row]).sum()), volume, tolerance, surfaces, instances)
+        tolerance = (
+            max(1.0, float(np.linalg.norm(sizes)))
+            if structure.tolerance is None
+            else structure.tolerance
+        )
+        measured = Measured(
+            tp,
+            fp,
+            fn,
+            int((confusion @ regions[row]).sum()),
+            volume,
+            tolerance,
+            surfaces,
+            instances,
+        )
         scores[structure.name] = Score(
             outcome,
-            tuple(pair.leaf_names[leaf] for leaf in sorted(structure.members)) if structure.is_union else None,
+            tuple(pair.leaf_names[leaf] for leaf in sorted(structure.members))
+            if structure.is_union
+            else None,
             *(tp, fp, fn, tn, tp + fn, tp + fp),
             _values(measured, outcome, pair.surfaces),
         )
@@ -178,20 +220,29 @@ def checked_labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray
     array = integer_array(voxels, path, allow_nan=False)
     if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
         unknown = np.unique(array[(array < 0) | (array >= num_values)])
-        raise LabelSetError(f"{path}: values {some(unknown)} are not labels: expected 0..{num_values - 1}")
+        raise LabelSetError(
+            f"{path}: values {some(unknown)} are not labels: expected 0..{num_values - 1}"
+        )
     return array.astype(np.uint8 if num_values <= 256 else np.int32, copy=False)
 
 
 def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] | None]:
-    """The box of every value, None where it does not occur; the whole image for value 0, which is not searched."""
+    """The box of every value, None where it does not occur; the whole image for value 0, which is
+    not searched.
+    """
     whole = tuple(slice(0, size) for size in array.shape)
     return [whole, *scipy.ndimage.find_objects(array, max_label=num_values - 1)]
 
 
 def _masks(
-    images: tuple[np.ndarray, np.ndarray], boxes: tuple[Boxes, Boxes], membership: np.ndarray, region: np.ndarray
+    images: tuple[np.ndarray, np.ndarray],
+    boxes: tuple[Boxes, Boxes],
+    membership: np.ndarray,
+    region: np.ndarray,
 ) -> tuple[Mask, Mask, Mask | None]:
-    """A leaf or union in reference and prediction, cropped; voxels that count nowhere for it are in neither mask."""
+    """A leaf or union in reference and prediction, cropped; voxels that count nowhere for it are in
+    neither mask.
+    """
     inside = np.logical_not(membership[:, ~region].any(axis=1))  # (K,)
     uncertain = np.logical_and(membership[:, region].any(axis=1), ~inside)  # (K,)
     used = [

@@ -18,7 +18,9 @@ EXACT = 1000  # differing pairs, which take a second; the approximation is good 
 
 @dataclass(frozen=True)
 class Description:
-    """Values in short; None where there are too few. `low` to `high` is the 95 % confidence interval of the mean."""
+    """Values in short; None where there are too few. `low` to `high` is the 95 % confidence
+    interval of the mean.
+    """
 
     n: int
     mean: float | None
@@ -29,7 +31,9 @@ class Description:
 
 
 def describe(values: Iterable[float | None], interval: bool = False) -> Description:
-    """n, mean, sample standard deviation and median of the values that are not None; with the interval if asked for."""
+    """n, mean, sample standard deviation and median of the values that are not None; with the
+    interval if asked for.
+    """
     array = np.array([value for value in values if value is not None], dtype=float)
     n = len(array)
     return Description(
@@ -42,10 +46,12 @@ def describe(values: Iterable[float | None], interval: bool = False) -> Descript
 
 
 def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
-    """The 95 % confidence interval of the mean: BCa bootstrap, seeded. None for fewer than three values.
+    """The 95 % confidence interval of the mean: BCa bootstrap, seeded. None for fewer than three
+    values.
 
-    What `scipy.stats.bootstrap` computes, but the resampled means are one product with the numbers of times that each
-    value was drawn: a comparison of 117 leaves has 2,000 intervals, which would take SciPy ten minutes.
+    What `scipy.stats.bootstrap` computes, but the resampled means are one product with the numbers
+    of times that each value was drawn: a comparison of 117 leaves has 2,000 intervals, which would
+    take SciPy ten minutes.
     """
     n = len(values)
     if n < 3:
@@ -55,12 +61,17 @@ def mean_interval(values: np.ndarray) -> tuple[float | None, float | None]:
     if np.ptp(values) == 0:
         return mean, mean
     away = away / (scale := float(np.abs(away).max()))
-    # (RESAMPLES,); 0 is the mean itself, which few values hit so often that rounding must not decide about its side.
+    # (RESAMPLES,); 0 is the mean itself, which few values hit so often that rounding must not
+    # decide about its side.
     drawn = np.round(_resamples(n) @ away.astype(np.float32), 5)
     bias = scipy.special.ndtri((np.mean(drawn < 0) + np.mean(drawn <= 0)) / 2)
-    skew = (away**3).sum() / (6 * (away**2).sum() ** 1.5)  # of the jackknife, whose means differ by -away / (n - 1)
+    skew = (away**3).sum() / (
+        6 * (away**2).sum() ** 1.5
+    )  # of the jackknife, whose means differ by -away / (n - 1)
     ends = [bias + scipy.special.ndtri(tail) for tail in (0.025, 0.975)]
-    low, high = np.quantile(drawn, [scipy.special.ndtr(bias + end / (1 - skew * end)) for end in ends])
+    low, high = np.quantile(
+        drawn, [scipy.special.ndtr(bias + end / (1 - skew * end)) for end in ends]
+    )
     return mean + scale * float(low), mean + scale * float(high)
 
 
@@ -75,8 +86,9 @@ def _resamples(n: int) -> np.ndarray:
 class Difference:
     """Two methods on the same cases, `b - a`, with the `TEST` of it; None where it cannot be done.
 
-    `low` to `high` is the 95 % confidence interval of the mean difference. `effect` is the `EFFECT`: the rank sum of
-    the cases in which `b` is larger, minus that of the cases in which `a` is, over the sum of both.
+    `low` to `high` is the 95 % confidence interval of the mean difference. `effect` is the
+    `EFFECT`: the rank sum of the cases in which `b` is larger, minus that of the cases in which `a`
+    is, over the sum of both.
     """
 
     n_pairs: int
@@ -93,11 +105,14 @@ class Difference:
 def wilcoxon_test(a: Sequence[float | None], b: Sequence[float | None]) -> Difference:
     """Compare two methods on the same cases; pairs in which one score is missing are left out.
 
-    Zero differences are dropped and ties share their mean rank, as in SciPy's `wilcoxon`, but the p-value is exact for
-    up to `EXACT` differing pairs, whatever the ties.
+    Zero differences are dropped and ties share their mean rank, as in SciPy's `wilcoxon`, but the
+    p-value is exact for up to `EXACT` differing pairs, whatever the ties.
     """
-    pairs = np.array([pair for pair in zip(a, b, strict=True) if None not in pair], dtype=float).reshape(-1, 2)
-    # 1.6 - 0.8 and 2.4 - 1.6 are equal, but not in floating point: ties are found only after rounding.
+    pairs = np.array(
+        [pair for pair in zip(a, b, strict=True) if None not in pair], dtype=float
+    ).reshape(-1, 2)
+    # 1.6 - 0.8 and 2.4 - 1.6 are equal, but not in floating point: ties are found only after
+    # rounding.
     difference = np.round(pairs[:, 1] - pairs[:, 0], 9)
     used = difference[difference != 0]
     zero = len(difference) - len(used)
@@ -106,7 +121,9 @@ def wilcoxon_test(a: Sequence[float | None], b: Sequence[float | None]) -> Diffe
         middle = 0.0 if zero else None
         return Difference(len(pairs), zero, middle, low, high, middle, None, None, None)
     ranks = scipy.stats.rankdata(np.abs(used))
-    statistic, p = _exact_test(ranks, used > 0) if len(used) <= EXACT else scipy.stats.wilcoxon(used)
+    statistic, p = (
+        _exact_test(ranks, used > 0) if len(used) <= EXACT else scipy.stats.wilcoxon(used)
+    )
     return Difference(
         len(pairs),
         zero,
@@ -136,7 +153,9 @@ def _exact_test(ranks: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """Holm's step-down correction over one family of tests; tests that were not done (None) do not count."""
+    """Holm's step-down correction over one family of tests; tests that were not done (None) do not
+    count.
+    """
     done = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
@@ -145,23 +164,33 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-def mean_ranks(scores: Sequence[Sequence[Sequence[float]]], higher_is_better: bool) -> list[tuple[int, float, float]]:
-    """Number of cases, mean rank (1 is best) and share of bootstrap samples of the cases in which it is the smallest.
+def mean_ranks(
+    scores: Sequence[Sequence[Sequence[float]]], higher_is_better: bool
+) -> list[tuple[int, float, float]]:
+    """Number of cases, mean rank (1 is best) and share of bootstrap samples of the cases in which
+    it is the smallest.
 
-    `scores[case][leaf][method]`: methods are ranked within every leaf of a case, and the ranks are averaged over the
-    leaves, because those of one case are not independent. Methods that are first together share the sample.
+    `scores[case][leaf][method]`: methods are ranked within every leaf of a case, and the ranks are
+    averaged over the leaves, because those of one case are not independent. Methods that are first
+    together share the sample.
     """
     if not scores:
         return []
     sign = -1 if higher_is_better else 1
     ranks = np.array(
-        [scipy.stats.rankdata(sign * np.round(of_case, 9), axis=1).mean(axis=0) for of_case in scores]
+        [
+            scipy.stats.rankdata(sign * np.round(of_case, 9), axis=1).mean(axis=0)
+            for of_case in scores
+        ]
     )  # (cases, M)
     n = len(ranks)
     drawn = _resamples(n) @ ranks  # (RESAMPLES, M)
     first = np.isclose(drawn, drawn.min(axis=1, keepdims=True), rtol=0, atol=1e-6)
     shares = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
-    return [(n, float(mean), float(share)) for mean, share in zip(ranks.mean(axis=0), shares, strict=True)]
+    return [
+        (n, float(mean), float(share))
+        for mean, share in zip(ranks.mean(axis=0), shares, strict=True)
+    ]
 
 
 def critical_difference(methods: int, cases: int, alpha: float) -> float:

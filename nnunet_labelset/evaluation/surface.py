@@ -1,9 +1,11 @@
-"""Distances between the surfaces of two masks, their elements weighted by area, computed once for all metrics.
+"""Distances between the surfaces of two masks, their elements weighted by area, computed once for
+all metrics.
 
-A surface element sits between 2x2x2 voxels (2x2 pixels in 2D) that are neither all inside nor all outside. Its area is
-that of the marching-cubes triangles (the length of the marching-squares segments) between them. An element that touches
-a voxel of which nobody knows whether it is inside does not count, and an axis along which nothing is known of the
-neighbours (an image of one slice, every tenth slice drawn) is no axis: the surface is then that of the slices.
+A surface element sits between 2x2x2 voxels (2x2 pixels in 2D) that are neither all inside nor all
+outside. Its area is that of the marching-cubes triangles (the length of the marching-squares
+segments) between them. An element that touches a voxel of which nobody knows whether it is inside
+does not count, and an axis along which nothing is known of the neighbours (an image of one slice,
+every tenth slice drawn) is no axis: the surface is then that of the slices.
 """
 
 from __future__ import annotations
@@ -21,14 +23,20 @@ from nnunet_labelset.evaluation.counts import look_up
 
 SLAB, PIECE = 1 << 22, 1 << 17  # voxels and elements that are looked at together
 REACH = 4  # voxels in which near elements are looked for, before a tree is made
-WHOLE = 1 << 19  # elements of which one tree is made; of more, one for each neighbourhood of a piece
+WHOLE = (
+    1 << 19
+)  # elements of which one tree is made; of more, one for each neighbourhood of a piece
 SHORT = 1 << 31  # places that four bytes can number
-DIGITS = 4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
+DIGITS = (
+    4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
+)
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A bool mask that is made where it is looked at: `table[values]`, because several of a whole CT are large."""
+    """A bool mask that is made where it is looked at: `table[values]`, because several of a whole
+    CT are large.
+    """
 
     table: np.ndarray
     values: np.ndarray
@@ -49,7 +57,9 @@ class Mask:
 
 @dataclass(frozen=True)
 class SurfaceDistances:
-    """From the elements of reference and prediction to the nearest of the other surface; codes, and areas by code."""
+    """From the elements of reference and prediction to the nearest of the other surface; codes, and
+    areas by code.
+    """
 
     distances: tuple[np.ndarray, np.ndarray]
     codes: tuple[np.ndarray, np.ndarray]
@@ -60,7 +70,9 @@ class SurfaceDistances:
         return self.table[self.codes[0]], self.table[self.codes[1]]
 
     def percentile(self, percent: float) -> float:
-        """The larger of the two directed percentiles, weighted by area (HD95); 100 is the Hausdorff distance."""
+        """The larger of the two directed percentiles, weighted by area (HD95); 100 is the Hausdorff
+        distance.
+        """
         directed = zip(self.distances, self.areas, strict=True)
         return round(max(_weighted_percentile(*one, percent) for one in directed), DIGITS)
 
@@ -71,7 +83,9 @@ class SurfaceDistances:
         return round(weighted / sum(float(area.sum()) for area in areas), DIGITS)
 
     def share_within(self, tolerance: float) -> float:
-        """The share of the area of both surfaces that is at most `tolerance` from the other one (NSD)."""
+        """The share of the area of both surfaces that is at most `tolerance` from the other one
+        (NSD).
+        """
         limit, areas = tolerance + 0.5 * 10**-DIGITS, self.areas
         within = sum(float(a[d <= limit].sum()) for d, a in zip(self.distances, areas, strict=True))
         return within / sum(float(area.sum()) for area in areas)
@@ -83,7 +97,9 @@ def surface_distances(
     spacing: Sequence[float],
     unknown: np.ndarray | Mask | None = None,
 ) -> SurfaceDistances | None:
-    """Of two bool masks `(z, y, x)`, `(y, x)` or `(x,)`; `unknown` voxels are in neither. None without two surfaces."""
+    """Of two bool masks `(z, y, x)`, `(y, x)` or `(x,)`; `unknown` voxels are in neither. None
+    without two surfaces.
+    """
     axes = tuple(axis for axis, size in enumerate(reference.shape) if size > 1)
     if unknown is not None:
         axes = _known_axes(reference, prediction, unknown, axes)
@@ -123,11 +139,14 @@ def _elements(
     return np.concatenate(places), np.concatenate(found)
 
 
-def _nearest(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
+def _nearest(
+    at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
+) -> np.ndarray:
     """Distances from the elements `at` (flat indices, ascending) to the nearest of `others`.
 
-    A good prediction shares most of its elements with the reference, and has the rest within a few voxels: looking
-    there, in the order of distance, takes a fraction of the time of a tree, and a tree a fraction of the memory of a
+    A good prediction shares most of its elements with the reference, and has the rest within a few
+    voxels: looking there, in the order of distance, takes a fraction of the time of a tree, and a
+        tree a fraction of the memory of a
     distance map.
     """
     distances = np.zeros(len(at))
@@ -146,7 +165,9 @@ def _nearest(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing
     return distances
 
 
-def _near(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
+def _near(
+    at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
+) -> np.ndarray:
     """Distances to those of `others` that are a few voxels away, infinite where there is none."""
     row = math.prod(shape[1:])
     first, last = (int(at[end]) // row for end in (0, -1))
@@ -169,9 +190,16 @@ def _near(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: t
     return distances
 
 
-def _moved(flat: np.ndarray, shape: tuple[int, ...], padded: Sequence[int], first: int) -> np.ndarray:
-    """Flat indices in an array that starts with row `first`, with a margin of `REACH` voxels on all sides."""
-    index, rest = np.zeros(len(flat), np.int64), flat.astype(np.int64) - first * math.prod(shape[1:])
+def _moved(
+    flat: np.ndarray, shape: tuple[int, ...], padded: Sequence[int], first: int
+) -> np.ndarray:
+    """Flat indices in an array that starts with row `first`, with a margin of `REACH` voxels on all
+    sides.
+    """
+    index, rest = (
+        np.zeros(len(flat), np.int64),
+        flat.astype(np.int64) - first * math.prod(shape[1:]),
+    )
     for axis in range(len(shape)):
         along, rest = np.divmod(rest, math.prod(shape[axis + 1 :]))
         index = index * padded[axis] + along + REACH
@@ -180,7 +208,9 @@ def _moved(flat: np.ndarray, shape: tuple[int, ...], padded: Sequence[int], firs
 
 @lru_cache(maxsize=64)
 def _shells(spacing: tuple[float, ...]) -> list[tuple[float, np.ndarray]]:
-    """Offsets in voxels, grouped by their length, shortest first; as far as `REACH` voxels hold all of one length."""
+    """Offsets in voxels, grouped by their length, shortest first; as far as `REACH` voxels hold all
+    of one length.
+    """
     offsets = np.array(list(product(range(-REACH, REACH + 1), repeat=len(spacing))))
     lengths = np.sqrt(((offsets * spacing) ** 2).sum(1))
     near = (lengths > 0) & (lengths < (REACH + 1) * min(spacing))
@@ -193,14 +223,18 @@ def _shells(spacing: tuple[float, ...]) -> list[tuple[float, np.ndarray]]:
     ]
 
 
-def _by_rows(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
+def _by_rows(
+    at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
+) -> np.ndarray:
     """With a tree of the rows around `at` alone, and of more where nothing is as near as their end."""
     distances, piece, row = np.full(len(at), np.inf), np.arange(len(at)), math.prod(shape[1:])
     first, last, reach = int(at[0]) // row, int(at[-1]) // row, 8
     while len(piece):
         low, high = _between_rows(others, first - reach, last + reach + 1, shape)
         if low < high:
-            distances[piece] = _tree(others[low:high], shape, spacing).query(_points(at[piece], shape, spacing))[0]
+            distances[piece] = _tree(others[low:high], shape, spacing).query(
+                _points(at[piece], shape, spacing)
+            )[0]
         if high - low == len(others):
             break
         piece = piece[distances[piece] > reach * spacing[0]]
@@ -209,13 +243,19 @@ def _by_rows(at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing
 
 
 def _between_rows(flat: np.ndarray, first: int, last: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Where the elements of these rows begin and end; of the same type, else NumPy would copy all of `flat`."""
+    """Where the elements of these rows begin and end; of the same type, else NumPy would copy all
+    of `flat`.
+    """
     ends = np.clip([first, last], 0, shape[0]) * math.prod(shape[1:])
     return np.searchsorted(flat, ends.astype(flat.dtype))
 
 
-def _tree(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> scipy.spatial.cKDTree:
-    return scipy.spatial.cKDTree(_points(flat, shape, spacing), balanced_tree=False, compact_nodes=False)
+def _tree(
+    flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
+) -> scipy.spatial.cKDTree:
+    return scipy.spatial.cKDTree(
+        _points(flat, shape, spacing), balanced_tree=False, compact_nodes=False
+    )
 
 
 def _points(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]) -> np.ndarray:
@@ -228,17 +268,24 @@ def _points(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
 
 
 def _known_axes(
-    reference: np.ndarray | Mask, prediction: np.ndarray | Mask, unknown: np.ndarray | Mask, axes: tuple[int, ...]
+    reference: np.ndarray | Mask,
+    prediction: np.ndarray | Mask,
+    unknown: np.ndarray | Mask,
+    axes: tuple[int, ...],
 ) -> tuple[int, ...]:
     """The axes along which at least half of the voxels of the masks have a neighbour that is known."""
     voxels, beside = 0, dict.fromkeys(axes, 0)
     for rows in _slabs(reference.shape, reference.shape[0]):
-        margin = slice(max(rows.start - 1, 0), rows.stop + 1)  # what is beside the first and the last row
+        margin = slice(
+            max(rows.start - 1, 0), rows.stop + 1
+        )  # what is beside the first and the last row
         inner = slice(rows.start - margin.start, rows.stop - margin.start)
         either, known = reference[rows] | prediction[rows], ~unknown[margin]
         voxels += np.count_nonzero(either)
         for axis in axes:
-            ahead, behind = ((slice(None),) * axis + (ends,) for ends in (slice(1, None), slice(None, -1)))
+            ahead, behind = (
+                (slice(None),) * axis + (ends,) for ends in (slice(1, None), slice(None, -1))
+            )
             neighbour = np.zeros_like(known)
             neighbour[behind] |= known[ahead]
             neighbour[ahead] |= known[behind]
@@ -249,10 +296,11 @@ def _known_axes(
 def neighbour_codes(
     mask: np.ndarray | Mask, axes: Sequence[int] | None = None, rows: slice | None = None
 ) -> np.ndarray:
-    """A bit for each of the 2**n corners of every neighbourhood, one neighbourhood wider than the mask on each axis.
+    """A bit for each of the 2**n corners of every neighbourhood, one neighbourhood wider than the
+    mask on each axis.
 
-    Bits are packed axis by axis, last axis first, so that the corner `(1, ..., 1)` has the highest bit. Only
-    `axes` have neighbours. `rows` are those of the first axis that are wanted.
+    Bits are packed axis by axis, last axis first, so that the corner `(1, ..., 1)` has the highest
+    bit. Only `axes` have neighbours. `rows` are those of the first axis that are wanted.
     """
     axes = tuple(range(mask.ndim)) if axes is None else tuple(axes)
     padding = [(1, 1) if axis in axes else (0, 0) for axis in range(mask.ndim)]
@@ -265,16 +313,20 @@ def neighbour_codes(
         wanted = rows
     codes = np.pad(mask[wanted].view(np.uint8), padding)
     for used, axis in enumerate(reversed(axes)):
-        lower, upper = ((slice(None),) * axis + (ends,) for ends in (slice(None, -1), slice(1, None)))
+        lower, upper = (
+            (slice(None),) * axis + (ends,) for ends in (slice(None, -1), slice(1, None))
+        )
         codes = codes[lower] | (codes[upper] << 2**used)
     return codes
 
 
 @lru_cache(maxsize=64)
 def element_areas(spacing: tuple[float, ...]) -> np.ndarray:
-    """Area (3D), length (2D) or number (1D) of the surface element of every neighbour code, for voxels of this size.
+    """Area (3D), length (2D) or number (1D) of the surface element of every neighbour code, for
+    voxels of this size.
 
-    A length is the area of the same element drawn out by 1 mm: marching cubes then are marching squares.
+    A length is the area of the same element drawn out by 1 mm: marching cubes then are marching
+    squares.
     """
     codes = np.arange(2**2 ** len(spacing))
     for axis in range(len(spacing), 3):
@@ -282,20 +334,25 @@ def element_areas(spacing: tuple[float, ...]) -> np.ndarray:
     sizes = (1.0,) * (3 - len(spacing)) + spacing
     # An area vector scales with the two spacings across its component.
     scale = np.prod(sizes) / np.array(sizes)
-    return np.array([np.linalg.norm(vectors * scale, axis=1).sum() for vectors in _area_vectors()])[codes]
+    return np.array([np.linalg.norm(vectors * scale, axis=1).sum() for vectors in _area_vectors()])[
+        codes
+    ]
 
 
 @lru_cache(maxsize=1)
 def _area_vectors() -> list[np.ndarray]:
     """Area vectors (T, 3) of the T triangles of every neighbour code, for unit voxels.
 
-    The original marching cubes: a neighbourhood and its complement have the same surface, that of the fewer corners.
+    The original marching cubes: a neighbourhood and its complement have the same surface, that of
+    the fewer corners.
     """
     from skimage.measure import marching_cubes  # here, because only surfaces need it
 
     vectors = [np.zeros((0, 3))] * 256
     for code in range(1, 255):
-        cube = np.unpackbits(np.uint8(code), bitorder="little").reshape(2, 2, 2)  # the inverse of `neighbour_codes`
+        cube = np.unpackbits(np.uint8(code), bitorder="little").reshape(
+            2, 2, 2
+        )  # the inverse of `neighbour_codes`
         fewer = cube if cube.sum() <= 4 else 1 - cube
         vertices, faces, _, _ = marching_cubes(fewer.astype(float), 0.5, method="lorensen")
         first, second, third = (vertices[faces[:, corner]].astype(float) for corner in range(3))
@@ -304,7 +361,9 @@ def _area_vectors() -> list[np.ndarray]:
 
 
 def _weighted_percentile(distances: np.ndarray, weights: np.ndarray, percent: float) -> float:
-    """The smallest distance up to which at least `percent` of the weight lies; in good results most are 0."""
+    """The smallest distance up to which at least `percent` of the weight lies; in good results most
+    are 0.
+    """
     if percent == 100:
         return float(distances.max())
     total, apart = np.sum(weights), distances > 0

@@ -1,4 +1,6 @@
-"""Tables of a comparison, as Markdown and LaTeX: scores with marks, intervals, pairs of methods, detection, ranks."""
+"""Tables of a comparison, as Markdown and LaTeX: scores with marks, intervals, pairs of methods,
+detection, ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,15 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 }
 WIDE = 12  # more leaves than this stand in rows, not in columns
 PAGE = 120  # characters that stand side by side on a page, in the smallest print
-SHRINK = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"  # what is wider than the page
-INTERVAL_NOTE = (
-    "Means with their 95 % confidence intervals (BCa bootstrap), then the mean difference of every pair of methods."
-)
+# what is wider than the page
+SHRINK = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
+INTERVAL_NOTE = "Means with their 95 % confidence intervals (BCa bootstrap), then the mean difference of every pair of methods."
 PAIR_NOTE = (
     "Every pair of methods: p, marked if the first method is better (*) or worse (†) than the second; "
     f"r; n pairs. {EFFECT_NOTE}"
 )
 DETECTION_NOTE = "Detection: cases in which a leaf was found / missed / invented, of those in which it is annotated."
-RANK_NOTE = (
-    "Mean rank over cases and leaves (1 is best), and share of bootstrap samples of the cases in which it is first."
-)
+RANK_NOTE = "Mean rank over cases and leaves (1 is best), and share of bootstrap samples of the cases in which it is first."
 
 
 @dataclass(frozen=True)
@@ -52,17 +51,24 @@ class _Markup:
 
 
 def _markdown_text(text: str) -> str:
-    return "".join(f"\\{character}" if character in "\\`*_|<>[]" else character for character in " ".join(text.split()))
+    return "".join(
+        f"\\{character}" if character in "\\`*_|<>[]" else character
+        for character in " ".join(text.split())
+    )
 
 
 def _latex_text(text: str) -> str:
     printable = "".join(character if character.isprintable() else " " for character in text)
-    whole = unicodedata.normalize("NFC", " ".join(printable.split()))  # pdfLaTeX knows letters with accents, no accents
+    whole = unicodedata.normalize(
+        "NFC", " ".join(printable.split())
+    )  # pdfLaTeX knows letters with accents, no accents
     return "".join(LATEX_SPECIAL.get(character, character) for character in whole)
 
 
 MARKDOWN = _Markup(_markdown_text, "**{}**", {"better": "\\*", "worse": "†", "": ""}, "{}")
-LATEX = _Markup(_latex_text, r"\textbf{{{}}}", {"better": "$^{*}$", "worse": r"$^{\dag}$", "": ""}, "${}$")
+LATEX = _Markup(
+    _latex_text, r"\textbf{{{}}}", {"better": "$^{*}$", "worse": r"$^{\dag}$", "": ""}, "${}$"
+)
 
 
 @dataclass(frozen=True)
@@ -79,18 +85,26 @@ class _Table:
         return 2 if self.head[1] == "Metric" else 1
 
     def turned(self) -> _Table:
-        """Leaves in rows; the first columns, method and metric, become the head: one below the other."""
+        """Leaves in rows; the first columns, method and metric, become the head: one below the
+        other.
+        """
         head, last = [""], ""
         for row in self.rows:
             last = row[0] or last
-            lines = [*last.replace(" vs. ", " vs.\n").split("\n"), *row[1 : self.names]]  # no name has a line break
+            lines = [
+                *last.replace(" vs. ", " vs.\n").split("\n"),
+                *row[1 : self.names],
+            ]  # no name has a line break
             head.append(r"\shortstack{" + r"\\".join(lines) + "}")
         columns = list(zip(self.head, *self.rows, strict=True))
         return _Table(self.notes, head, columns[self.names :])
 
     def pages(self) -> Iterator[_Table]:
         """As many columns at once as a page is wide; the first one, the leaves, on each."""
-        widths = [max(map(_printed_width, column)) + 3 for column in zip(self.head, *self.rows, strict=True)]
+        widths = [
+            max(map(_printed_width, column)) + 3
+            for column in zip(self.head, *self.rows, strict=True)
+        ]
         start, notes = 1, self.notes
         while start < len(widths):
             stop = start + 1
@@ -110,9 +124,17 @@ def _printed_width(cell: str) -> int:
 def _tables(found: Comparison, markup: _Markup) -> list[_Table]:
     leaves = [markup.text(spoken(leaf)) for leaf in found.structures]
     tables = [
-        _Table(found.notes, ["Model", "Metric", *leaves, KNOWN_WRONG.title], _score_rows(found, markup)),
-        _Table([INTERVAL_NOTE], ["Model", "Metric", *leaves, KNOWN_WRONG.title], _interval_rows(found, markup)),
-        _Table([PAIR_NOTE], ["Pair", "Metric", *leaves, KNOWN_WRONG.title], _pair_rows(found, markup)),
+        _Table(
+            found.notes, ["Model", "Metric", *leaves, KNOWN_WRONG.title], _score_rows(found, markup)
+        ),
+        _Table(
+            [INTERVAL_NOTE],
+            ["Model", "Metric", *leaves, KNOWN_WRONG.title],
+            _interval_rows(found, markup),
+        ),
+        _Table(
+            [PAIR_NOTE], ["Pair", "Metric", *leaves, KNOWN_WRONG.title], _pair_rows(found, markup)
+        ),
         _Table([DETECTION_NOTE], ["Model", *leaves], _detection_rows(found, markup)),
     ]
     if found.ranks:
@@ -122,9 +144,13 @@ def _tables(found: Comparison, markup: _Markup) -> list[_Table]:
 
 
 def _metric_rows(
-    found: Comparison, markup: _Markup, shown: Iterable[tuple[tuple[str, ...], Cell | PairedTest, str]]
+    found: Comparison,
+    markup: _Markup,
+    shown: Iterable[tuple[tuple[str, ...], Cell | PairedTest, str]],
 ) -> list[list[str]]:
-    """From methods (one, or a pair), cell or test, and its text: a row per metric; in the first one the whole case."""
+    """From methods (one, or a pair), cell or test, and its text: a row per metric; in the first one
+    the whole case.
+    """
     groups: dict[tuple[str, ...], dict[tuple[str, str], str]] = {}
     for methods, of, text in shown:
         groups.setdefault(methods, {})[of.leaf, of.metric] = text
@@ -132,7 +158,14 @@ def _metric_rows(
     for methods, texts in groups.items():
         name, whole = " vs. ".join(map(markup.text, methods)), texts["", KNOWN_WRONG.name]
         for metric in found.metrics:
-            rows.append([name, METRICS[metric].title, *(texts[leaf, metric] for leaf in found.structures), whole])
+            rows.append(
+                [
+                    name,
+                    METRICS[metric].title,
+                    *(texts[leaf, metric] for leaf in found.structures),
+                    whole,
+                ]
+            )
             name = whole = ""  # in the first row only
     return rows
 
@@ -143,29 +176,51 @@ def _score_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
             return "-"
         metric = COMPARED[cell.metric]
         mean = metric.show(cell.mean)
-        return (markup.bold.format(mean) if cell.best else mean) + markup.marks[cell.mark] + metric.show_sd(cell)
+        return (
+            (markup.bold.format(mean) if cell.best else mean)
+            + markup.marks[cell.mark]
+            + metric.show_sd(cell)
+        )
 
     def count(cell: Cell) -> str:  # the same for all methods
-        return f"{cell.n} ({cell.n_union} u)" if cell.n_union and cell.leaf in found.leaves else str(cell.n)
+        return (
+            f"{cell.n} ({cell.n_union} u)"
+            if cell.n_union and cell.leaf in found.leaves
+            else str(cell.n)
+        )
 
-    rows = _metric_rows(found, markup, (((cell.method,), cell, score(cell)) for cell in found.cells))
+    rows = _metric_rows(
+        found, markup, (((cell.method,), cell, score(cell)) for cell in found.cells)
+    )
     return rows + _metric_rows(found, markup, ((("n",), cell, count(cell)) for cell in found.cells))
 
 
 def _interval_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
     def show(of: Cell | PairedTest, mean: float | None, sign: str = "") -> str:
         row = COMPARED[of.metric]
-        values = [round(row.scale * value, row.digits) + 0.0 for value in (mean, of.low, of.high) if value is not None]
-        texts = [f"{value:{sign}.{row.digits}f}" for value in values]  # + 0.0, because -0.0 is no number to print
-        return markup.text(f"{texts[0]} [{texts[1]}, {texts[2]}]" if len(texts) == 3 else "".join(texts) or "-")
+        values = [
+            round(row.scale * value, row.digits) + 0.0
+            for value in (mean, of.low, of.high)
+            if value is not None
+        ]
+        texts = [
+            f"{value:{sign}.{row.digits}f}" for value in values
+        ]  # + 0.0, because -0.0 is no number to print
+        return markup.text(
+            f"{texts[0]} [{texts[1]}, {texts[2]}]" if len(texts) == 3 else "".join(texts) or "-"
+        )
 
-    rows = _metric_rows(found, markup, (((of.method,), of, show(of, of.mean)) for of in found.cells))
+    rows = _metric_rows(
+        found, markup, (((of.method,), of, show(of, of.mean)) for of in found.cells)
+    )
     pairs = (((of.b, of.a), of, show(of, of.mean_difference, "+")) for of in found.tests)
     return rows + _metric_rows(found, markup, pairs)
 
 
 def _pair_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
-    return _metric_rows(found, markup, (((test.b, test.a), test, _test(test, markup)) for test in found.tests))
+    return _metric_rows(
+        found, markup, (((test.b, test.a), test, _test(test, markup)) for test in found.tests)
+    )
 
 
 def _test(test: PairedTest, markup: _Markup) -> str:
@@ -177,18 +232,29 @@ def _test(test: PairedTest, markup: _Markup) -> str:
 
 
 def _detection_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
-    cells = {(of.method, of.leaf): f"{of.found} / {of.missed} / {of.invented}" for of in found.detection}
-    return [[markup.text(method), *(cells[method, leaf] for leaf in found.structures)] for method in found.methods]
+    cells = {
+        (of.method, of.leaf): f"{of.found} / {of.missed} / {of.invented}" for of in found.detection
+    }
+    return [
+        [markup.text(method), *(cells[method, leaf] for leaf in found.structures)]
+        for method in found.methods
+    ]
 
 
 def _rank_rows(found: Comparison, markup: _Markup) -> list[list[str]]:
-    cells = {(of.method, of.metric): markup.text(f"{of.mean_rank:.2f} ({100 * of.first:.0f} %)") for of in found.ranks}
+    cells = {
+        (of.method, of.metric): markup.text(f"{of.mean_rank:.2f} ({100 * of.first:.0f} %)")
+        for of in found.ranks
+    }
     rows = [
         [markup.text(method), *(cells.get((method, metric), "-") for metric in found.metrics)]
         for method in found.methods
     ]
     critical = [found.critical_difference.get(metric) for metric in found.metrics]
-    return [*rows, ["critical difference", *("-" if value is None else f"{value:.2f}" for value in critical)]]
+    return [
+        *rows,
+        ["critical difference", *("-" if value is None else f"{value:.2f}" for value in critical)],
+    ]
 
 
 def markdown_tables(found: Comparison) -> str:
@@ -218,7 +284,12 @@ def latex_tables(found: Comparison) -> str:
             body.append(_latex_row(row))
         columns = "l" * table.names + "c" * (len(table.head) - table.names)
         head = [r"\begin{table}[tb]", rf"\caption{{{_caption(table)}}}", SHRINK]
-        head += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_row(table.head), r"\midrule"]
+        head += [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            _latex_row(table.head),
+            r"\midrule",
+        ]
         parts.append("\n".join([*head, *body, r"\bottomrule", r"\end{tabular}}", r"\end{table}"]))
     if any(character > "\u017f" for part in parts for character in part):
         hint = "use XeLaTeX or LuaLaTeX with a font that has them"
@@ -227,8 +298,17 @@ def latex_tables(found: Comparison) -> str:
 
 
 def _long_table(table: _Table) -> str:
-    head = [r"{\tiny\setlength{\tabcolsep}{3pt}", rf"\begin{{longtable}}{{l{'c' * (len(table.head) - 1)}}}"]
-    head += [rf"\caption{{{_caption(table)}}}\\", r"\toprule", _latex_row(table.head), r"\midrule", r"\endhead"]
+    head = [
+        r"{\tiny\setlength{\tabcolsep}{3pt}",
+        rf"\begin{{longtable}}{{l{'c' * (len(table.head) - 1)}}}",
+    ]
+    head += [
+        rf"\caption{{{_caption(table)}}}\\",
+        r"\toprule",
+        _latex_row(table.head),
+        r"\midrule",
+        r"\endhead",
+    ]
     return "\n".join([*head, *map(_latex_row, table.rows), r"\bottomrule", r"\end{longtable}}"])
 
 

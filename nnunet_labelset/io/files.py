@@ -23,7 +23,10 @@ def read_bytes(path: str | Path) -> bytes:
         return Path(path).read_bytes()
     except FileNotFoundError:
         raise LabelSetError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:  # no permission, a folder, a loop of links, a NUL in the name
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # no permission, a folder, a loop of links, a NUL in the name
         raise LabelSetError(f"{path}: not readable: {reason(error)}") from None
 
 
@@ -44,16 +47,22 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
 
 @contextmanager
 def new_file(path: str | Path, flush: bool = True) -> Iterator[Path]:
-    """A path for any writer; when the block ends, what was written there is flushed to disk and named `path`.
+    """A path for any writer; when the block ends, what was written there is flushed to disk and
+    named `path`.
 
-    Readers see the old file or the whole new one. After an error nothing is left behind. A disk that is full, or a
-    folder that cannot be written to, is one line. Who writes many files flushes them together (`flush_files`).
+    Readers see the old file or the whole new one. After an error nothing is left behind. A disk
+    that is full, or a folder that cannot be written to, is one line. Who writes many files flushes
+    them together (`flush_files`).
     """
     path = Path(path)
     if os.path.exists(path) and not os.path.isfile(path):  # a device, which root would replace
         raise LabelSetError(f"{path}: cannot be written: it is there already, and is not a file")
-    ending = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:])  # some writers go by it
-    temporary = path.parent / f".{secrets.token_hex(8)}{ending}"  # short: the name itself may be as long as can be
+    ending = "".join(
+        path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
+    )  # some writers go by it
+    temporary = (
+        path.parent / f".{secrets.token_hex(8)}{ending}"
+    )  # short: the name itself may be as long as can be
     try:
         try:
             temporary.touch(exist_ok=False)  # tells at once what no writer could do
@@ -88,7 +97,9 @@ def link_file(path: Path, to: Path) -> None:
 
 
 def flush_files(paths: Iterable[Path]) -> None:
-    """Wait until files are on disk; many at once, as the disk then writes its journal once for all of them."""
+    """Wait until files are on disk; many at once, as the disk then writes its journal once for all
+    of them.
+    """
     with ThreadPoolExecutor(16) as threads:
         for _ in threads.map(_flush, paths):
             pass
@@ -107,17 +118,25 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text (UTF-8) whole or not at all."""
-    write_bytes(path, text.encode("utf-8", errors="surrogateescape"))  # names of files may be no valid text
+    write_bytes(
+        path, text.encode("utf-8", errors="surrogateescape")
+    )  # names of files may be no valid text
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write JSON whole or not at all, indented as nnU-Net does. NaN is written as `NaN`, which nnU-Net reads."""
+    """Write JSON whole or not at all, indented as nnU-Net does. NaN is written as `NaN`, which
+    nnU-Net reads.
+    """
     write_text(path, json.dumps(content, indent=4) + "\n")
 
 
 def reason(error: BaseException) -> str:
     """What an exception says, without the number and the file name that `OSError` adds."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+    return (
+        (error.strerror if isinstance(error, OSError) else None)
+        or str(error)
+        or type(error).__name__
+    )
 
 
 def check_name(name: str, what: str) -> str:
@@ -127,12 +146,15 @@ def check_name(name: str, what: str) -> str:
             f"{what} '{name}': expected letters, digits, '_', '-', '+' and '.', starting with a letter or digit"
         )
     if len(name) > 200:
-        raise LabelSetError(f"{what} '{name[:40]}...': {len(name)} characters are too many for a file name")
+        raise LabelSetError(
+            f"{what} '{name[:40]}...': {len(name)} characters are too many for a file name"
+        )
     return name
 
 
 def case_files(folder: str | Path, file_ending: str) -> dict[str, Path]:
-    """Label maps or predictions of a folder by case name, sorted; hidden files (`._x`) are left out.
+    """Label maps or predictions of a folder by case name, sorted; hidden files (`._x`) are left
+    out.
 
     A folder that does not exist has none; one that cannot be listed is an error.
     """

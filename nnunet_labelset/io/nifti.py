@@ -1,7 +1,8 @@
-"""NIfTI files: no more is read than the header promises, nothing that is missing is filled up, places are explained.
+"""NIfTI files: no more is read than the header promises, nothing that is missing is filled up,
+places are explained.
 
-ITK turns NaN into 0, fills up truncated files without a word, knows no NIfTI-2, and refuses a direction that is not
-orthonormal to the fourth digit.
+ITK turns NaN into 0, fills up truncated files without a word, knows no NIfTI-2, and refuses a
+direction that is not orthonormal to the fourth digit.
 """
 
 from __future__ import annotations
@@ -28,11 +29,19 @@ SHEAR = 0.02  # of a direction cosine; beyond it, voxels would move visibly
 
 
 def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
-    """The voxels (z, y, x) of a .nii or .nii.gz file, scaled as its header says; its header, also as it is stored."""
+    """The voxels (z, y, x) of a .nii or .nii.gz file, scaled as its header says; its header, also
+    as it is stored.
+    """
     content = read_bytes(path)
     zipped = content.startswith(GZIP)
-    start = zlib.decompressobj(31).decompress(content, HEADER_BYTES) if zipped else content[:HEADER_BYTES]
-    second = nibabel.Nifti2Header.may_contain_header(start.ljust(HEADER_BYTES, b"\0"))  # also of one that is cut off
+    start = (
+        zlib.decompressobj(31).decompress(content, HEADER_BYTES)
+        if zipped
+        else content[:HEADER_BYTES]
+    )
+    second = nibabel.Nifti2Header.may_contain_header(
+        start.ljust(HEADER_BYTES, b"\0")
+    )  # also of one that is cut off
     kind: type[Header] = nibabel.Nifti2Header if second else nibabel.Nifti1Header
     if len(start) < kind.sizeof_hdr:
         raise ValueError("too short for a NIfTI header")
@@ -42,7 +51,9 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
     if zipped:
         content = unzip(content, expected)
     if len(content) < expected:
-        raise LabelSetError(f"{path}: cut off: its header promises {expected} bytes, but there are {len(content)}")
+        raise LabelSetError(
+            f"{path}: cut off: its header promises {expected} bytes, but there are {len(content)}"
+        )
     array = np.asarray(nibabel.arrayproxy.ArrayProxy(io.BytesIO(content), header)).T
     return array.astype(array.dtype.newbyteorder("="), copy=False), header, start[: kind.sizeof_hdr]
 
@@ -52,16 +63,29 @@ def bytes_promised(header: Any) -> int:
     shape = header.get_data_shape()
     if any(size < 1 for size in shape):
         raise ValueError(f"the header says that its size is {shape}")
-    return int(header.get_data_offset()) + math.prod(map(int, shape)) * header.get_data_dtype().itemsize
+    return (
+        int(header.get_data_offset())
+        + math.prod(map(int, shape)) * header.get_data_dtype().itemsize
+    )
 
 
 def check_promise(path: Path, expected: int, stored: int, zipped: bool) -> None:
     """Say so before memory is asked for, if `stored` bytes cannot hold the `expected` ones."""
-    if expected > (stored * 1032 + 4096 if zipped else stored):  # deflate packs a byte into an eighth of a bit at best
-        raise LabelSetError(f"{path}: cut off: its header promises {expected} bytes, but the file has {stored}")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else expected
+    if expected > (
+        stored * 1032 + 4096 if zipped else stored
+    ):  # deflate packs a byte into an eighth of a bit at best
+        raise LabelSetError(
+            f"{path}: cut off: its header promises {expected} bytes, but the file has {stored}"
+        )
+    memory = (
+        os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if hasattr(os, "sysconf")
+        else expected
+    )
     if expected > memory:
-        raise LabelSetError(f"{path}: {expected >> 30} GB of voxels: more than the memory of this machine")
+        raise LabelSetError(
+            f"{path}: {expected >> 30} GB of voxels: more than the memory of this machine"
+        )
 
 
 def unzip(content: bytes, most: int) -> bytes:
@@ -76,11 +100,15 @@ def unzip(content: bytes, most: int) -> bytes:
 
 
 def forms_differ(header: Header) -> str:
-    """In words, if qform and sform put the voxels to different places: programs differ in which one they take."""
+    """In words, if qform and sform put the voxels to different places: programs differ in which one
+    they take.
+    """
     if not (header["qform_code"] > 0 and header["sform_code"] > 0):
         return ""
     shape = [max(size - 1, 1) for size in (*header.get_data_shape(), 1, 1, 1)[:3]]
-    corners = np.array([[x, y, z, 1] for x in (0, shape[0]) for y in (0, shape[1]) for z in (0, shape[2])])
+    corners = np.array(
+        [[x, y, z, 1] for x in (0, shape[0]) for y in (0, shape[1]) for z in (0, shape[2])]
+    )
     sform, qform = header.get_sform(), header.get_qform()
     apart = np.linalg.norm(corners @ (sform - qform).T, axis=1).max()
     if not apart > FORMS_APART * nibabel.affines.voxel_sizes(sform).min():
@@ -88,8 +116,12 @@ def forms_differ(header: Header) -> str:
     return f"qform and sform in its header are up to {apart:.3g} mm apart, and programs differ in which one they take"
 
 
-def nearest_place(header: Header) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], str]:
-    """Spacing, origin and the nearest orthonormal direction as ITK counts them (LPS), and why ITK does not read it."""
+def nearest_place(
+    header: Header,
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...], str]:
+    """Spacing, origin and the nearest orthonormal direction as ITK counts them (LPS), and why ITK
+    does not read it.
+    """
     affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ header.get_best_affine()
     spacing = nibabel.affines.voxel_sizes(affine)
     cosines = affine[:3, :3] / spacing
@@ -97,6 +129,17 @@ def nearest_place(header: Header) -> tuple[tuple[float, ...], tuple[float, ...],
     direction = left @ right
     shear = np.abs(direction - cosines).max()
     if not shear < SHEAR:
-        raise ValueError(f"the axes in its header are not at right angles (off by {shear:.2g}): resample the volume")
-    why = "NIfTI-2" if isinstance(header, nibabel.Nifti2Header) else f"axes not quite at right angles ({shear:.1g} off)"
-    return tuple(spacing.tolist()), tuple(affine[:3, 3].tolist()), tuple(direction.ravel().tolist()), why
+        raise ValueError(
+            f"the axes in its header are not at right angles (off by {shear:.2g}): resample the volume"
+        )
+    why = (
+        "NIfTI-2"
+        if isinstance(header, nibabel.Nifti2Header)
+        else f"axes not quite at right angles ({shear:.1g} off)"
+    )
+    return (
+        tuple(spacing.tolist()),
+        tuple(affine[:3, 3].tolist()),
+        tuple(direction.ravel().tolist()),
+        why,
+    )

@@ -1,4 +1,6 @@
-"""Work on many cases in spawned processes, with a progress bar, and without leftovers when it is interrupted."""
+"""Work on many cases in spawned processes, with a progress bar, and without leftovers when it is
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Result = TypeVar("Result")
 
 def default_processes() -> int:
     """All cores that this process may use, at most nnU-Net's usual 8."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return min(8, cores)
 
 
@@ -35,15 +39,21 @@ def map_parallel(
 ) -> Iterator[tuple[Item, Result]]:
     """`(item, function(item))` for every item, as they are finished.
 
-    One process means this process. After an interrupt the cases at work are finished, so that no worker is stopped in
-    the middle of writing, and no others are begun; a second interrupt ends the workers at once. A worker that the
-    system kills (memory) is an error here, where `multiprocessing.Pool` would wait for ever. What goes wrong in
-    `function` without being a `LabelSetError` becomes one that names the item.
+    One process means this process. After an interrupt the cases at work are finished, so that no
+    worker is stopped in the middle of writing, and no others are begun; a second interrupt ends the
+    workers at once. A worker that the system kills (memory) is an error here, where
+    `multiprocessing.Pool` would wait for ever. What goes wrong in `function` without being a
+    `LabelSetError` becomes one that names the item.
     """
     if processes < 1:
         raise LabelSetError(f"Expected -np to be at least 1, but got {processes}")
     work = partial(_work, function, description)
-    bar = {"total": len(items), "desc": description, "unit": "case", "disable": None if items else True}
+    bar = {
+        "total": len(items),
+        "desc": description,
+        "unit": "case",
+        "disable": None if items else True,
+    }
     if min(processes, len(items)) <= 1:
         for item in tqdm(items, **bar):
             yield item, work(item)
@@ -60,20 +70,28 @@ def map_parallel(
         for future in tqdm(as_completed(futures), **bar):
             yield futures[future], future.result()
     except BrokenProcessPool:
-        raise LabelSetError(f"{description}: a worker process died, perhaps out of memory: try a smaller -np") from None
+        raise LabelSetError(
+            f"{description}: a worker process died, perhaps out of memory: try a smaller -np"
+        ) from None
     except KeyboardInterrupt:
         interrupted = True
         raise
     finally:
         try:
             if interrupted:
-                print("interrupted: finishing the cases at work; again to stop at once", file=sys.stderr, flush=True)
-            # Not `future.cancel()`: the thread of the executor would stumble over it when the workers are killed.
+                print(
+                    "interrupted: finishing the cases at work; again to stop at once",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            # Not `future.cancel()`: the thread of the executor would stumble over it when the
+            # workers are killed.
             executor.shutdown(wait=True, cancel_futures=True)
         except KeyboardInterrupt:
             for worker in set(multiprocessing.active_children()) - others:
                 worker.kill()  # files are written whole or not at all
-            # Its thread has ended before Python ends: else both may close the same pipe, which prints a traceback.
+            # Its thread has ended before Python ends: else both may close the same pipe, which
+            # prints a traceback.
             executor.shutdown(wait=True)
             raise
 
@@ -89,8 +107,13 @@ def _work(function: Callable[[Item], Result], description: str, item: Item) -> R
 
 
 def exit_when_terminated() -> None:
-    """`kill`, `scancel` and `timeout` then end the program as an exception would: what it started ends with it."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    """`kill`, `scancel` and `timeout` then end the program as an exception would: what it started
+    ends with it.
+    """
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    ):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
@@ -98,13 +121,14 @@ def exit_when_terminated() -> None:
 def _interrupts_wait() -> Iterator[None]:
     """An interrupt that comes while workers start is answered afterwards, not lost.
 
-    The workers inherit the mask: one that is still importing would print a traceback. It is for POSIX; Windows has no
-    such mask.
+    The workers inherit the mask: one that is still importing would print a traceback. It is for
+    POSIX; Windows has no such mask.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # starting it later would lift the mask (Python 3.12 and older)
+    # starting it later would lift the mask (Python 3.12 and older)
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -113,7 +137,9 @@ def _interrupts_wait() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    """Leave interrupts to the parent, and end with it: when it is killed, nobody else would stop its workers."""
+    """Leave interrupts to the parent, and end with it: when it is killed, nobody else would stop
+    its workers.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -20,7 +20,17 @@ RELATIVE_ORIGIN = 1e-2  # of a voxel
 DIRECTION = 1e-3
 # What a NIfTI header says about places; the rest is about the voxels.
 PLACE_FIELDS = (
-    *("dim", "pixdim", "xyzt_units", "intent_code", "toffset", "qform_code", "sform_code", "quatern_b", "quatern_c"),
+    *(
+        "dim",
+        "pixdim",
+        "xyzt_units",
+        "intent_code",
+        "toffset",
+        "qform_code",
+        "sform_code",
+        "quatern_b",
+        "quatern_c",
+    ),
     *("quatern_d", "qoffset_x", "qoffset_y", "qoffset_z", "srow_x", "srow_y", "srow_z"),
 )
 
@@ -40,13 +50,21 @@ class Place:
     def spatial(self) -> Place:
         """Where one volume of a 4D file lies."""
         direction = tuple(np.reshape(self.direction, (4, 4))[:3, :3].ravel().tolist())
-        return replace(self, size=self.size[:3], spacing=self.spacing[:3], origin=self.origin[:3], direction=direction)
+        return replace(
+            self,
+            size=self.size[:3],
+            spacing=self.spacing[:3],
+            origin=self.origin[:3],
+            direction=direction,
+        )
 
 
 def nifti_place(path: Path, header: Header, stored: bytes) -> Place:
-    """The place that ITK finds for a NIfTI file with this header, or the nearest one if it refuses the file.
+    """The place that ITK finds for a NIfTI file with this header, or the nearest one if it refuses
+    the file.
 
-    To tell it, ITK unpacks the whole file: it is asked about the header alone, once for all files of a case.
+    To tell it, ITK unpacks the whole file: it is asked about the header alone, once for all files
+    of a case.
     """
     voxels = header.get_data_dtype()
     usual = type(header) is nibabel.Nifti1Header and voxels.kind in "iuf" and voxels.itemsize <= 8
@@ -87,14 +105,20 @@ def _ask_itk(path: Path, header: Header) -> Place:
         if len(size) == 4:
             turned = np.eye(4)
             turned[:3, :3] = np.reshape(direction, (3, 3))
-            spacing, origin, direction = (*spacing, 1.0), (*origin, 0.0), tuple(turned.ravel().tolist())
+            spacing, origin, direction = (
+                (*spacing, 1.0),
+                (*origin, 0.0),
+                tuple(turned.ravel().tolist()),
+            )
         return Place(size, spacing, origin, direction, 1, why, ambiguous)
     return replace(place_of(reader, reader.GetNumberOfComponents()), ambiguous=ambiguous)
 
 
 def place_of(source: sitk.ImageFileReader | sitk.Image, components: int = 1) -> Place:
     """Where an image lies, or a file that ITK has looked at."""
-    return Place(source.GetSize(), source.GetSpacing(), source.GetOrigin(), source.GetDirection(), components)
+    return Place(
+        source.GetSize(), source.GetSpacing(), source.GetOrigin(), source.GetDirection(), components
+    )
 
 
 def geometry_difference(a: Place, b: Place) -> str | None:

@@ -1,4 +1,6 @@
-"""Dataclasses to JSON and back; what does not fit is named with its place, so that nobody checks it again."""
+"""Dataclasses to JSON and back; what does not fit is named with its place, so that nobody checks it
+again.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,17 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from nnunet_labelset.errors import LabelSetError
 
 Record = TypeVar("Record")
-# Metadata of a field whose entries stand in JSON beside the other fields, not in an object of their own.
+# Metadata of a field whose entries stand in JSON beside the other fields, not in an object of their
+# own.
 FLAT = {"flat": True}
-WORDS = {str: "a text", int: "an integer", float: "a number", bool: "true or false", dict: "an object", list: "a list"}
+WORDS = {
+    str: "a text",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "an object",
+    list: "a list",
+}
 
 
 def to_json(record: Any) -> Any:
@@ -35,7 +45,9 @@ def to_json(record: Any) -> Any:
 
 
 def from_json(kind: type[Record], content: Any, where: str) -> Record:
-    """The dataclass that `to_json` wrote; `where` begins the message about what does not fit. Unknown keys are left."""
+    """The dataclass that `to_json` wrote; `where` begins the message about what does not fit.
+    Unknown keys are left.
+    """
     return _read(kind, content, where)
 
 
@@ -47,11 +59,20 @@ def _read(kind: Any, content: Any, where: str) -> Any:
         return None if content is None else _read(arguments[0], content, where)
     if origin is tuple:
         entries = _expect(list, content, where)
-        return tuple(_read(arguments[0], entry, f"{where}[{index}]") for index, entry in enumerate(entries))
+        return tuple(
+            _read(arguments[0], entry, f"{where}[{index}]") for index, entry in enumerate(entries)
+        )
     if origin is dict:
         entries = _expect(dict, content, where)
-        return {key: _read(arguments[1], entry, _inside(where, key)) for key, entry in entries.items()}
-    if kind is float and isinstance(content, int) and not isinstance(content, bool) and abs(content) < 2**53:
+        return {
+            key: _read(arguments[1], entry, _inside(where, key)) for key, entry in entries.items()
+        }
+    if (
+        kind is float
+        and isinstance(content, int)
+        and not isinstance(content, bool)
+        and abs(content) < 2**53
+    ):
         return float(content)
     return _expect(kind, content, where)
 
@@ -67,7 +88,9 @@ def _read_record(kind: Any, content: Any, where: str) -> Any:
         if name != flat_field and name not in entries:
             raise LabelSetError(f"{where.rstrip(':')}: '{name}' is missing")
     found = {
-        name: _read(hint, entries[name], _inside(where, name)) for name, hint in hints.items() if name != flat_field
+        name: _read(hint, entries[name], _inside(where, name))
+        for name, hint in hints.items()
+        if name != flat_field
     }
     if flat_field:
         rest = {key: entry for key, entry in entries.items() if key not in hints}

@@ -28,29 +28,39 @@ class Row(dict[str, str]):
 def read_table(path: str | Path) -> list[Row]:
     """Rows of a table whose first line names the columns; cells are without the spaces around them.
 
-    Comma, semicolon and tab are recognised by that line, UTF-8 and UTF-16 by the first bytes. Empty lines are left out,
-    and so are empty cells after the last column.
+    Comma, semicolon and tab are recognised by that line, UTF-8 and UTF-16 by the first bytes. Empty
+    lines are left out, and so are empty cells after the last column.
     """
     text = _text(path)
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = max(DELIMITERS, key=QUOTED.sub("", first).count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t")
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"
+    )
     try:
         lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
     except csv.Error as error:
-        raise LabelSetError(f"{path}, line {reader.line_num}: not readable as a table: {error}") from None
+        raise LabelSetError(
+            f"{path}, line {reader.line_num}: not readable as a table: {error}"
+        ) from None
     lines = [(number, cells) for number, cells in lines if any(cells)]
     if len(lines) < 2:
-        raise LabelSetError(f"{path}: the table is empty: expected a line of column names and one line per case")
+        raise LabelSetError(
+            f"{path}: the table is empty: expected a line of column names and one line per case"
+        )
     columns = _without_empty_end(lines[0][1])
     if twice := [name for name, number in Counter(filter(None, columns)).items() if number > 1]:
         raise LabelSetError(f"{path}: two columns are called '{twice[0]}': rename one of them")
     rows = []
     for number, cells in lines[1:]:
         where = f"{path}, line {number}"
-        extra = delimiter != "\t" and len(_without_empty_end(cells)) > len(columns)  # no text holds a tab by mistake
+        extra = delimiter != "\t" and len(_without_empty_end(cells)) > len(
+            columns
+        )  # no text holds a tab by mistake
         if extra or len(cells) < len(columns):
-            hint = "put texts that hold the separator in quotes" if extra else "add the missing ones"
+            hint = (
+                "put texts that hold the separator in quotes" if extra else "add the missing ones"
+            )
             raise LabelSetError(
                 f"{where}: expected {len(columns)} cells, one for every column, but got {len(cells)}: {hint}"
             )
@@ -76,10 +86,14 @@ def _text(path: str | Path) -> str:
     try:
         text = content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise LabelSetError(f"{path}: not readable as text: {error}: save the table as 'CSV UTF-8'") from None
+        raise LabelSetError(
+            f"{path}: not readable as text: {error}: save the table as 'CSV UTF-8'"
+        ) from None
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise LabelSetError(f"{path}, line {line}: a NUL byte is no text: save the table as 'CSV UTF-8'")
+        raise LabelSetError(
+            f"{path}, line {line}: a NUL byte is no text: save the table as 'CSV UTF-8'"
+        )
     return text
 
 
@@ -89,10 +103,12 @@ def _without_empty_end(cells: list[str]) -> list[str]:
 
 
 def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict[str, str]:
-    """What the table says in `column` about each case; cases that it does not list, or leaves empty, are left out.
+    """What the table says in `column` about each case; cases that it does not list, or leaves
+    empty, are left out.
 
-    The first column names the cases: as they are, or as a part of the case name between punctuation, so that a line
-    `sub-001` of a BIDS table is about the case `feta_sub-001`. Of several such lines the longest name counts.
+    The first column names the cases: as they are, or as a part of the case name between
+    punctuation, so that a line `sub-001` of a BIDS table is about the case `feta_sub-001`. Of
+    several such lines the longest name counts.
     """
     rows = read_table(path)
     names = list(rows[0])
@@ -102,7 +118,9 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
     for row in rows:
         name, entry = row[names[0]], row[column]
         if name and entries.setdefault(name, entry) != entry:
-            raise LabelSetError(f"{path}: '{name}' is listed with different entries: '{entries[name]}' and '{entry}'")
+            raise LabelSetError(
+                f"{path}: '{name}' is listed with different entries: '{entries[name]}' and '{entry}'"
+            )
     found = {}
     cases = list(cases)
     for case in cases:
@@ -117,7 +135,9 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
 
 
 def _parts(case: str) -> set[str]:
-    """All that stands between two places of a name where no letter or digit is cut from its neighbour."""
+    """All that stands between two places of a name where no letter or digit is cut from its
+    neighbour.
+    """
     starts = [match.start() for match in re.finditer("(?<![A-Za-z0-9])", case)]
     ends = [match.start() for match in re.finditer("(?![A-Za-z0-9])", case)]
     return {case[start:end] for start in starts for end in ends if start < end}

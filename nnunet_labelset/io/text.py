@@ -8,7 +8,9 @@ from collections.abc import Iterable, Sequence
 def some(names: Iterable[object], most: int = 5, separator: str = ", ") -> str:
     """A list of names for a message, cut after `most`."""
     shown = [str(name) for name in names]
-    return separator.join(shown[:most]) + (f"{separator}... ({len(shown)} in all)" if len(shown) > most else "")
+    return separator.join(shown[:most]) + (
+        f"{separator}... ({len(shown)} in all)" if len(shown) > most else ""
+    )
 
 
 def listed(title: str, lines: Sequence[str], most: int = 20) -> str:

@@ -1,6 +1,7 @@
 """TIFF files are chains of pages, and each page says where the next one begins.
 
-ITK stops at a link that leads out of the file without a word: a cut-off volume would lose its last slices.
+ITK stops at a link that leads out of the file without a word: a cut-off volume would lose its last
+slices.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ def check_pages(path: Path) -> None:
             pages.add(at)
             file.seek(at)
             entries = file.read(struct.calcsize(count)).ljust(8, b"\0")
-            end = at + struct.calcsize(count) + struct.unpack_from(order + count, entries)[0] * entry
+            end = (
+                at + struct.calcsize(count) + struct.unpack_from(order + count, entries)[0] * entry
+            )
             file.seek(end)
             following = file.read(struct.calcsize(link))
             if len(following) < struct.calcsize(link):
                 size = os.fstat(file.fileno()).st_size
-                raise LabelSetError(f"{path}: cut off: page {len(pages)} lies at byte {at}, but the file has {size}")
+                raise LabelSetError(
+                    f"{path}: cut off: page {len(pages)} lies at byte {at}, but the file has {size}"
+                )
             at = struct.unpack(order + link, following)[0]

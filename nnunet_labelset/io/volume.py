@@ -20,7 +20,9 @@ from nnunet_labelset.io.place import Place, nifti_place, place_of
 from nnunet_labelset.io.tiff import check_pages
 
 FRACTION = 1e-3  # of a value in a label map: header scaling may leave 1.00000006
-HIGHEST_VALUE = 65535  # of a label map: label files are 16 bit at most, and tables by value stay small
+HIGHEST_VALUE = (
+    65535  # of a label map: label files are 16 bit at most, and tables by value stay small
+)
 PAIRED = (".hdr", ".img", ".mhd", ".nhdr")  # header and voxels in files of their own
 
 
@@ -36,7 +38,9 @@ def read_voxels(path: str | Path) -> Volume:
     path = Path(path)
     if not path.is_file():
         link = path.is_symlink()
-        raise LabelSetError(f"{path}: " + ("a link that leads to no file" if link else "no such file"))
+        raise LabelSetError(
+            f"{path}: " + ("a link that leads to no file" if link else "no such file")
+        )
     try:
         return _read_nifti(path) if path.name.endswith((".nii", ".nii.gz")) else _read_itk(path)
     except LabelSetError:
@@ -53,12 +57,18 @@ def _read_nifti(path: Path) -> Volume:
     if array.dtype.fields or array.ndim > 4:  # colours and vectors
         return _read_itk(path)
     place = nifti_place(path, header, stored)
-    return Volume(array.reshape(place.size[::-1]), place) if place.components == 1 else _read_itk(path)
+    return (
+        Volume(array.reshape(place.size[::-1]), place) if place.components == 1 else _read_itk(path)
+    )
 
 
 def _read_itk(path: Path) -> Volume:
-    if path.suffix == ".vtk":  # reading its header would also change the locale of the process, and with it `open`
-        raise LabelSetError(f"{path}: nobody would notice if a .vtk file were cut off: save it as .nii.gz")
+    if (
+        path.suffix == ".vtk"
+    ):  # reading its header would also change the locale of the process, and with it `open`
+        raise LabelSetError(
+            f"{path}: nobody would notice if a .vtk file were cut off: save it as .nii.gz"
+        )
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
@@ -78,14 +88,19 @@ def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
     expected = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
     if path.name.endswith((".gipl", ".gipl.gz")):
         zipped = path.suffix == ".gz"
-        expected = expected * sitk.GetArrayViewFromImage(sitk.Image([1, 1], reader.GetPixelID())).itemsize + 256
+        expected = (
+            expected * sitk.GetArrayViewFromImage(sitk.Image([1, 1], reader.GetPixelID())).itemsize
+            + 256
+        )
         check_promise(path, expected, path.stat().st_size, zipped)
         if zipped:
             check_promise(path, expected, len(unzip(read_bytes(path), expected)), False)
         return
     if path.suffix.lower() in (".tif", ".tiff"):
         check_pages(path)
-    family = [other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()]  # .mhd and .raw
+    family = [
+        other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()
+    ]  # .mhd and .raw
     check_promise(path, expected, sum(other.stat().st_size for other in family), True)
 
 
@@ -106,12 +121,15 @@ def oriented(volume: Volume, axes: str) -> Volume:
 
 
 def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool = True) -> None:
-    """Write voxels (z, y, x) in their place, whole or not at all, compressed where the format can be.
+    """Write voxels (z, y, x) in their place, whole or not at all, compressed where the format can
+    be.
 
     Read back before the file gets its name: ITK does not tell when a disk was full.
     """
     if Path(path).suffix.lower() in PAIRED:
-        raise LabelSetError(f"{path}: cannot be written: such images are two files, one of which could be lost")
+        raise LabelSetError(
+            f"{path}: cannot be written: such images are two files, one of which could be lost"
+        )
     image = _image(array, place)
     with new_file(path, flush) as temporary:
         try:
@@ -120,9 +138,13 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool 
             written = read_nifti(temporary)[0] if nifti else read_voxels(temporary)[0]
         except Exception as error:  # whatever a reader stumbles over in half a file
             why = reason(error).strip().splitlines()[-1].replace(str(temporary), "the file")
-            raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: {why}") from None
+            raise LabelSetError(
+                f"{path}: cannot be written, perhaps the disk is full: {why}"
+            ) from None
         if not np.array_equal(written, array, equal_nan=np.issubdtype(array.dtype, np.inexact)):
-            raise LabelSetError(f"{path}: cannot be written, perhaps the disk is full: other voxels were read back")
+            raise LabelSetError(
+                f"{path}: cannot be written, perhaps the disk is full: other voxels were read back"
+            )
 
 
 def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -> np.ndarray:
@@ -133,7 +155,9 @@ def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -
     if np.issubdtype(array.dtype, np.integer):
         return array
     if not np.issubdtype(array.dtype, np.floating):
-        raise LabelSetError(f"{path}: expected a label map of one number per voxel, but got {array.dtype}")
+        raise LabelSetError(
+            f"{path}: expected a label map of one number per voxel, but got {array.dtype}"
+        )
     bad = int(np.count_nonzero(np.isinf(array) if allow_nan else ~np.isfinite(array)))
     if bad:
         raise LabelSetError(f"{path}: {bad} voxels of the label map are NaN or infinite")

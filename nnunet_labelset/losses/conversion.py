@@ -1,4 +1,5 @@
-"""The paper's theory as functions: marginalisation, soft targets, the conversion of any loss, and the axiom itself.
+"""The paper's theory as functions: marginalisation, soft targets, the conversion of any loss, and
+the axiom itself.
 
 >>> label_sets = LabelSets.from_superset_map(3, {3: [1, 2]})
 >>> probabilities = torch.tensor([[[0.2], [0.5], [0.3]]])  # one voxel of one sample
@@ -20,7 +21,8 @@ SoftLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def marginalize(probabilities: Tensor, target: Tensor, label_sets: LabelSets) -> Tensor:
-    """The paper's `Phi(p; g)`: within the label-set of a voxel, every leaf gets the mean probability of the set.
+    """The paper's `Phi(p; g)`: within the label-set of a voxel, every leaf gets the mean
+    probability of the set.
 
     probabilities `(B, C, *S)`, target `(B, 1, *S)` set indices; returns `(B, C, *S)`.
 
@@ -32,8 +34,11 @@ def marginalize(probabilities: Tensor, target: Tensor, label_sets: LabelSets) ->
     return torch.where(member, mean, probabilities)
 
 
-def soft_target(target: Tensor, label_sets: LabelSets, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The paper's `Psi_0(g)`: uniform over the label-set of a voxel. Target `(B, 1, *S)`; returns `(B, C, *S)`.
+def soft_target(
+    target: Tensor, label_sets: LabelSets, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The paper's `Psi_0(g)`: uniform over the label-set of a voxel. Target `(B, 1, *S)`; returns
+    `(B, C, *S)`.
 
     >>> soft_target(target, label_sets).flatten()
     tensor([0.0000, 0.5000, 0.5000])
@@ -42,19 +47,26 @@ def soft_target(target: Tensor, label_sets: LabelSets, dtype: torch.dtype = torc
     return member / member.sum(1, keepdim=True)
 
 
-def to_label_set_loss(loss_fn: SoftLoss, label_sets: LabelSets | None = None) -> Callable[..., Tensor]:
-    """The one and only conversion of a loss into a label-set loss (eq. 7): `L(Phi(p; g), Psi_0(g))`.
+def to_label_set_loss(
+    loss_fn: SoftLoss, label_sets: LabelSets | None = None
+) -> Callable[..., Tensor]:
+    """The one and only conversion of a loss into a label-set loss (eq. 7): `L(Phi(p; g),
+    Psi_0(g))`.
 
-    `loss_fn(probabilities, soft_targets)` may be any loss of two tensors `(B, C, *S)`. The result is called with
-    probabilities, set indices `(B, 1, *S)` and, unless given here, the label-sets.
+    `loss_fn(probabilities, soft_targets)` may be any loss of two tensors `(B, C, *S)`. The result
+    is called with probabilities, set indices `(B, 1, *S)` and, unless given here, the label-sets.
 
     >>> to_label_set_loss(torch.nn.functional.mse_loss, label_sets)(probabilities, target)
     tensor(0.0200)
     """
 
-    def label_set_loss(probabilities: Tensor, target: Tensor, label_sets: LabelSets | None = label_sets) -> Tensor:
+    def label_set_loss(
+        probabilities: Tensor, target: Tensor, label_sets: LabelSets | None = label_sets
+    ) -> Tensor:
         if label_sets is None:
-            raise LabelSetError("Expected `label_sets`: give them to to_label_set_loss or to the loss that it returns")
+            raise LabelSetError(
+                "Expected `label_sets`: give them to to_label_set_loss or to the loss that it returns"
+            )
         soft = soft_target(target, label_sets, probabilities.dtype)
         return loss_fn(marginalize(probabilities, target, label_sets), soft)
 
@@ -63,7 +75,8 @@ def to_label_set_loss(loss_fn: SoftLoss, label_sets: LabelSets | None = None) ->
 
 @dataclass(frozen=True)
 class AxiomCheck:
-    """Truthy if no violation was found; else two predictions that the axiom calls equal and the loss does not.
+    """Truthy if no violation was found; else two predictions that the axiom calls equal and the
+    loss does not.
 
     >>> bool(AxiomCheck(True))
     True
@@ -97,10 +110,12 @@ def check_axiom(
     tolerance: float = 1e-8,
     from_logits: bool = True,
 ) -> AxiomCheck:
-    """Look for a violation of the axiom (eq. 2): `Phi(p; g) = Phi(q; g)` must imply `loss(p, g) = loss(q, g)`.
+    """Look for a violation of the axiom (eq. 2): `Phi(p; g) = Phi(q; g)` must imply `loss(p, g) =
+    loss(q, g)`.
 
-    `loss(logits, target)` takes set indices; with `from_logits=False` it takes probabilities. Targets are drawn from
-    all label-sets, `q` from `p` by sharing out the mass of every label-set anew, in float64.
+    `loss(logits, target)` takes set indices; with `from_logits=False` it takes probabilities.
+    Targets are drawn from all label-sets, `q` from `p` by sharing out the mass of every label-set
+    anew, in float64.
 
     >>> bool(check_axiom(lambda p, target: p.square().mean(), label_sets, from_logits=False))
     False
@@ -124,13 +139,17 @@ def _random_probabilities(size: tuple[int, ...], generator: torch.Generator) -> 
     return torch.softmax(3 * torch.randn(size, generator=generator, dtype=torch.float64), 1)
 
 
-def _membership(target: Tensor, label_sets: LabelSets, probabilities: Tensor | None = None) -> Tensor:
+def _membership(
+    target: Tensor, label_sets: LabelSets, probabilities: Tensor | None = None
+) -> Tensor:
     """Which leaves each voxel may be: bool `(B, C, *S)`."""
     if target.ndim < 3 or target.shape[1] != 1:
         raise LabelSetError(f"Expected `target` of shape (B, 1, *S), but got {tuple(target.shape)}")
     if probabilities is not None:
         expected = (len(target), label_sets.num_leaves, *target.shape[2:])
         if probabilities.shape != expected:
-            raise LabelSetError(f"Expected `probabilities` of shape {expected}, but got {tuple(probabilities.shape)}")
+            raise LabelSetError(
+                f"Expected `probabilities` of shape {expected}, but got {tuple(probabilities.shape)}"
+            )
     indices = as_indices(target, label_sets.num_sets)[:, 0]
     return label_sets.membership.to(target.device)[indices].movedim(-1, 1)

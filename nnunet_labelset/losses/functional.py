@@ -1,11 +1,14 @@
-"""The losses as functions of logits `(B, C, *S)`, set indices `(B, 1, *S)` and membership, bool `(K, C)`.
+"""The losses as functions of logits `(B, C, *S)`, set indices `(B, 1, *S)` and membership, bool
+`(K, C)`.
 
-The examples share three leaves, a fourth label-set that is "leaf 1 or 2", and a fifth that is anything:
+The examples share three leaves, a fourth label-set that is "leaf 1 or 2", and a fifth that is
+anything:
 
 >>> import torch
 >>> from nnunet_labelset.losses.label_sets import LabelSets
 >>> membership = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]}).membership
->>> logits = torch.tensor([[[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [0.0, 1.0, 1.0]]])  # one sample, three voxels
+# one sample, three voxels
+>>> logits = torch.tensor([[[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [0.0, 1.0, 1.0]]])
 >>> target = torch.tensor([[[0, 1, 3]]])
 """
 
@@ -17,7 +20,14 @@ from typing import Any
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.dice import DiceFunction, DiceTerms, leaf_dice, marginal_dice, mean_dice, soft_target_dice
+from nnunet_labelset.losses.dice import (
+    DiceFunction,
+    DiceTerms,
+    leaf_dice,
+    marginal_dice,
+    mean_dice,
+    soft_target_dice,
+)
 from nnunet_labelset.losses.engine import (
     FinishOptions,
     Tables,
@@ -40,8 +50,11 @@ __all__ = [
 ]
 
 
-def leaf_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any) -> Tensor:
-    """Leaf-Dice, the paper's loss for missing labels: see `losses.leaf_dice`, and `label_set_loss` for the options.
+def leaf_dice_loss(
+    logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any
+) -> Tensor:
+    """Leaf-Dice, the paper's loss for missing labels: see `losses.leaf_dice`, and `label_set_loss`
+    for the options.
 
     >>> leaf_dice_loss(logits, target, membership)
     tensor(0.3707)
@@ -49,7 +62,9 @@ def leaf_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha: in
     return label_set_loss(logits, target, membership, leaf_dice, alpha=alpha, **options)
 
 
-def marginal_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any) -> Tensor:
+def marginal_dice_loss(
+    logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any
+) -> Tensor:
     """Marginal Dice: see `losses.marginal_dice`, and `label_set_loss` for the options.
 
     >>> marginal_dice_loss(logits, target, membership)
@@ -58,8 +73,11 @@ def marginal_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha
     return label_set_loss(logits, target, membership, marginal_dice, alpha=alpha, **options)
 
 
-def soft_target_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any) -> Tensor:
-    """Soft-target Dice, baseline 2, breaks the axiom: see `losses.soft_target_dice`, options as `label_set_loss`.
+def soft_target_dice_loss(
+    logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any
+) -> Tensor:
+    """Soft-target Dice, baseline 2, breaks the axiom: see `losses.soft_target_dice`, options as
+    `label_set_loss`.
 
     >>> soft_target_dice_loss(logits, target, membership)
     tensor(0.0857)
@@ -67,8 +85,11 @@ def soft_target_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, al
     return label_set_loss(logits, target, membership, soft_target_dice, alpha=alpha, **options)
 
 
-def mean_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any) -> Tensor:
-    """Mean-class Dice, the fully supervised baseline 1: see `losses.mean_dice`, options as `label_set_loss`.
+def mean_dice_loss(
+    logits: Tensor, target: Tensor, membership: Tensor, alpha: int = 2, **options: Any
+) -> Tensor:
+    """Mean-class Dice, the fully supervised baseline 1: see `losses.mean_dice`, options as
+    `label_set_loss`.
 
     >>> mean_dice_loss(logits, target, membership)
     tensor(0.3499)
@@ -77,7 +98,8 @@ def mean_dice_loss(logits: Tensor, target: Tensor, membership: Tensor, alpha: in
 
 
 def marginal_cross_entropy_loss(logits: Tensor, target: Tensor, membership: Tensor) -> Tensor:
-    """`-log s_i`, `s_i = sum of p_ic over c in g_i`, averaged over the voxels whose label-set excludes a leaf.
+    """`-log s_i`, `s_i = sum of p_ic over c in g_i`, averaged over the voxels whose label-set
+    excludes a leaf.
 
     On singletons and full ignore it is the cross entropy with nnU-Net's ignore label.
 
@@ -88,11 +110,18 @@ def marginal_cross_entropy_loss(logits: Tensor, target: Tensor, membership: Tens
 
 
 def marginal_focal_loss(
-    logits: Tensor, target: Tensor, membership: Tensor, gamma: float = 2.0, *, ignore_full_set: bool = False
+    logits: Tensor,
+    target: Tensor,
+    membership: Tensor,
+    gamma: float = 2.0,
+    *,
+    ignore_full_set: bool = False,
 ) -> Tensor:
-    """The paper's conversion of the focal loss: the mean of `(1 - s_i / |g_i|)**gamma * -log(s_i / |g_i|)`.
+    """The paper's conversion of the focal loss: the mean of `(1 - s_i / |g_i|)**gamma * -log(s_i /
+    |g_i|)`.
 
-    `ignore_full_set` averages over the voxels whose label-set excludes a leaf; the others add a constant.
+    `ignore_full_set` averages over the voxels whose label-set excludes a leaf; the others add a
+    constant.
 
     >>> marginal_focal_loss(logits, target, membership)
     tensor(0.1678)
@@ -119,11 +148,13 @@ def label_set_loss(
     dice: `leaf_dice`, `marginal_dice`, `soft_target_dice`, `mean_dice`, or a function like them.
     alpha: power of the probabilities in the denominator, 1 or 2.
     gamma: None for no cross entropy, 0 for marginal cross entropy, else the marginal focal loss.
-    ignore_full_set: leave out the voxels that may be any leaf, as nnU-Net does with its ignore label. By the letter of
-        the paper's conversion they add constants to marginal and soft-target Dice and to the focal loss.
+    ignore_full_set: leave out the voxels that may be any leaf, as nnU-Net does with its ignore
+        label. By the letter of the paper's conversion they add constants to marginal and
+        soft-target Dice and to the focal loss.
     options: see `loss_of_tables`.
 
-    >>> label_set_loss(logits, target, membership, leaf_dice, gamma=0.0)  # Leaf-Dice + cross entropy
+    # Leaf-Dice + cross entropy
+    >>> label_set_loss(logits, target, membership, leaf_dice, gamma=0.0)
     tensor(0.6423)
     """
     tables = make_tables(membership, dice, alpha, gamma, ignore_full_set)
@@ -146,14 +177,17 @@ def loss_of_tables(
     batch_dice: sum over the batch before dividing.
     include_background: count leaf 0 in the mean over leaves.
     weight_dice, weight_ce: weights of the two terms.
-    combine: called with the Dice terms (after the sum over the batch), returns those that are divided.
+    combine: called with the Dice terms (after the sum over the batch), returns those that are
+        divided.
 
     >>> tables = make_tables(membership, leaf_dice).to(logits.device, logits.dtype)
     >>> loss_of_tables(logits, target, tables, include_background=False)
     tensor(0.5104)
     """
     _check(logits, target, tables)
-    if type(logits) is not Tensor or type(target) is not Tensor:  # MONAI's tensors know less than PyTorch's
+    if (
+        type(logits) is not Tensor or type(target) is not Tensor
+    ):  # MONAI's tensors know less than PyTorch's
         logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
     target = as_integers(target, "target")
     if combine is None:
@@ -163,7 +197,9 @@ def loss_of_tables(
     terms = []
     if tables.dice:
         dice = DiceTerms(sums.intersection, sums.reference, sums.prediction)
-        dice = combine(DiceTerms(*(term.sum(0, keepdim=True) for term in dice)) if batch_dice else dice)
+        dice = combine(
+            DiceTerms(*(term.sum(0, keepdim=True) for term in dice)) if batch_dice else dice
+        )
         loss = 1 - dice.dice()[:, 0 if include_background else 1 :].mean()
         terms.append(loss if weight_dice == 1 else weight_dice * loss)
     if tables.entropy:
@@ -176,9 +212,13 @@ def _check(logits: Tensor, target: Tensor, tables: Tables) -> None:
     leaves = tables.leaves
     if logits.ndim < 3 or logits.shape[1] != leaves or not logits.is_floating_point():
         got = f"{logits.dtype} {tuple(logits.shape)}"
-        raise LabelSetError(f"Expected `logits` of shape (B, {leaves}, *S), one channel per leaf, but got {got}")
+        raise LabelSetError(
+            f"Expected `logits` of shape (B, {leaves}, *S), one channel per leaf, but got {got}"
+        )
     if logits.numel() == 0:
-        raise LabelSetError(f"Expected `logits` with at least one sample and voxel, but got {tuple(logits.shape)}")
+        raise LabelSetError(
+            f"Expected `logits` with at least one sample and voxel, but got {tuple(logits.shape)}"
+        )
     expected = (logits.shape[0], 1, *logits.shape[2:])
     if target.shape != expected:
         raise LabelSetError(f"Expected `target` of shape {expected}, but got {tuple(target.shape)}")

@@ -1,4 +1,6 @@
-"""Label-sets as tensors: from the values of a label map, case by case, to rows of a membership matrix."""
+"""Label-sets as tensors: from the values of a label map, case by case, to rows of a membership
+matrix.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ LONGEST_MESSAGE = 240  # bytes
 def require(condition: Tensor, message: str) -> None:
     """Raise `message` unless the one-element `condition` holds, without waiting for a CUDA device.
 
-    On the CPU this is an ordinary check. On CUDA and under `torch.compile` the device itself asserts, so that the host
-    need not wait for the answer; it refuses messages of 255 bytes and more even where nothing is wrong. (Other devices,
-    Apple's for one, cannot assert and are waited for.)
+    On the CPU this is an ordinary check. On CUDA and under `torch.compile` the device itself
+    asserts, so that the host need not wait for the answer; it refuses messages of 255 bytes and
+    more even where nothing is wrong. (Other devices, Apple's for one, cannot assert and are waited
+    for.)
     """
     if condition.device.type in ("cuda", "meta") or torch.compiler.is_compiling():
         torch._assert_async(condition, message.encode()[:LONGEST_MESSAGE].decode(errors="ignore"))
@@ -30,13 +33,18 @@ def require(condition: Tensor, message: str) -> None:
 
 
 def as_integers(target: Tensor, name: str) -> Tensor:
-    """`target` as it is if it holds integers, else cast to int64 after a check that nothing is lost."""
+    """`target` as it is if it holds integers, else cast to int64 after a check that nothing is
+    lost.
+    """
     if target.dtype == torch.bool or target.is_complex():
         raise LabelSetError(f"Expected `{name}` to hold integers, but got {target.dtype}")
     if not target.is_floating_point():
         return target
     integers = target.long()
-    require((integers == target).all(), f"Expected `{name}` to hold integers, but it has fractions or NaN")
+    require(
+        (integers == target).all(),
+        f"Expected `{name}` to hold integers, but it has fractions or NaN",
+    )
     return integers
 
 
@@ -52,8 +60,9 @@ def as_indices(target: Tensor, count: int) -> Tensor:
 class LabelSets:
     """The distinct label-sets of a data set, and for every case what its values stand for.
 
-    `membership` is a bool tensor `(K, C)`: row `k` says which of the `C` leaves are in label-set `k`. Rows `0..C-1` are
-    the singletons, so that on fully annotated voxels the set index is the value.
+    `membership` is a bool tensor `(K, C)`: row `k` says which of the `C` leaves are in label-set
+    `k`. Rows `0..C-1` are the singletons, so that on fully annotated voxels the set index is the
+    value.
     """
 
     def __init__(
@@ -77,23 +86,34 @@ class LabelSets:
                         f"but got {sorted(leaves)}"
                     )
         sets: dict[LabelSet, int] = {frozenset([leaf]): leaf for leaf in range(self.num_leaves)}
-        table = [[sets.setdefault(frozenset(s), len(sets)) for s in protocol] for protocol in protocols.values()]
+        table = [
+            [sets.setdefault(frozenset(s), len(sets)) for s in protocol]
+            for protocol in protocols.values()
+        ]
         self.membership = torch.zeros(len(sets), self.num_leaves, dtype=torch.bool)
         for labels, row in sets.items():
             self.membership[row, sorted(labels)] = True
-        self._tables = {torch.device("cpu"): torch.tensor(table, dtype=torch.int64)}  # (protocols, values)
+        self._tables = {
+            torch.device("cpu"): torch.tensor(table, dtype=torch.int64)
+        }  # (protocols, values)
 
     @classmethod
     def from_dataset_json(cls: type[Self], dataset_json: Mapping[str, Any]) -> Self:
-        """Read the contract (`labels` and `label_sets`); anything missing or unknown is a `LabelSetError`."""
+        """Read the contract (`labels` and `label_sets`); anything missing or unknown is a
+        `LabelSetError`.
+        """
         contract = Contract.from_dataset_json(dataset_json)
         return cls(contract.leaf_names, contract.protocols, contract.cases, contract)
 
     @classmethod
     def from_superset_map(
-        cls: type[Self], num_leaves: int, superset_map: Mapping[int, Iterable[int]], leaf_names: Sequence[str] = ()
+        cls: type[Self],
+        num_leaves: int,
+        superset_map: Mapping[int, Iterable[int]],
+        leaf_names: Sequence[str] = (),
     ) -> Self:
-        """Read the map of the paper's authors: values below `num_leaves` are leaves, the others stand for label-sets.
+        """Read the map of the paper's authors: values below `num_leaves` are leaves, the others
+        stand for label-sets.
 
         >>> LabelSets.from_superset_map(9, {9: [4, 5, 6, 7, 8], 10: [5, 6, 7, 8]}).membership.shape
         torch.Size([11, 9])
@@ -105,9 +125,13 @@ class LabelSets:
         supersets = {value: frozenset(superset_map[value]) for value in sorted(superset_map)}
         expected = range(num_leaves, num_leaves + len(supersets))
         if list(supersets) != list(expected):
-            raise LabelSetError(f"superset_map: expected the values {list(expected)}, but got {list(supersets)}")
+            raise LabelSetError(
+                f"superset_map: expected the values {list(expected)}, but got {list(supersets)}"
+            )
         values = [*(frozenset([leaf]) for leaf in range(num_leaves)), *supersets.values()]
-        return cls(tuple(leaf_names) or tuple(map(str, range(num_leaves))), {"superset_map": values}, None)
+        return cls(
+            tuple(leaf_names) or tuple(map(str, range(num_leaves))), {"superset_map": values}, None
+        )
 
     @property
     def num_leaves(self) -> int:
@@ -123,26 +147,36 @@ class LabelSets:
     def annotated(self, case: str) -> tuple[str, ...]:
         """Names of the leaves that are annotated in a case (see `Contract.annotated_leaves`)."""
         if self.contract is None:
-            raise LabelSetError("no case is known: these label-sets were not read from a dataset.json")
+            raise LabelSetError(
+                "no case is known: these label-sets were not read from a dataset.json"
+            )
         return self.contract.annotated(case)
 
     @overload
     def encode(self, target: Tensor, cases: Sequence[str] | None = None) -> Tensor: ...
     @overload
     def encode(self, target: list[Tensor], cases: Sequence[str] | None = None) -> list[Tensor]: ...
-    def encode(self, target: Tensor | list[Tensor], cases: Sequence[str] | None = None) -> Tensor | list[Tensor]:
-        """Values `(B, 1, *S)` to set indices (int64, same shape and device); a list of scales gives a list.
+    def encode(
+        self, target: Tensor | list[Tensor], cases: Sequence[str] | None = None
+    ) -> Tensor | list[Tensor]:
+        """Values `(B, 1, *S)` to set indices (int64, same shape and device); a list of scales gives
+        a list.
 
-        `cases` names the case of every sample of the batch. It may be left out only when one map holds for all cases.
+        `cases` names the case of every sample of the batch. It may be left out only when one map
+        holds for all cases.
         """
         if isinstance(target, (list, tuple)):
             return [self.encode(scale, cases) for scale in target]
         if self._cases is None:
             rows = [0] * len(target)
         elif cases is None:
-            raise LabelSetError("Expected `cases`, the case of every sample: what a value stands for differs by case")
+            raise LabelSetError(
+                "Expected `cases`, the case of every sample: what a value stands for differs by case"
+            )
         elif len(cases) != len(target):
-            raise LabelSetError(f"Expected `cases` to name {len(target)} cases, one per sample, but got {len(cases)}")
+            raise LabelSetError(
+                f"Expected `cases` to name {len(target)} cases, one per sample, but got {len(cases)}"
+            )
         else:
             rows = [self._row(case) for case in cases]
         target = as_integers(target, "target")
@@ -151,14 +185,21 @@ class LabelSets:
             return target.long()
         low, high = target.aminmax()
         batch = "" if cases is None else f" (cases {some(cases, 3)})"
-        require((low >= 0) & (high < table.shape[1]), f"`target` has values outside 0..{table.shape[1] - 1}{batch}")
+        require(
+            (low >= 0) & (high < table.shape[1]),
+            f"`target` has values outside 0..{table.shape[1] - 1}{batch}",
+        )
         # Python integers select rows without a copy from host to device.
-        return torch.stack([table[row].take(sample.long()) for row, sample in zip(rows, target, strict=True)])
+        return torch.stack(
+            [table[row].take(sample.long()) for row, sample in zip(rows, target, strict=True)]
+        )
 
     def _row(self, case: str) -> int:
         assert self._cases is not None
         if case not in self._cases:
-            raise LabelSetError(f"case '{case}' has no protocol: add it to label_sets.cases in dataset.json")
+            raise LabelSetError(
+                f"case '{case}' has no protocol: add it to label_sets.cases in dataset.json"
+            )
         return self._rows[self._cases[case]]
 
     def _table(self, device: torch.device) -> Tensor:

@@ -1,6 +1,8 @@
-"""The losses as modules: `loss(logits, target)` with logits `(B, C, *S)` and set indices `(B, 1, *S)`.
+"""The losses as modules: `loss(logits, target)` with logits `(B, C, *S)` and set indices `(B, 1,
+*S)`.
 
-Each is thin: it keeps the options, makes the tables once per device, and calls `functional.loss_of_tables`.
+Each is thin: it keeps the options, makes the tables once per device, and calls
+`functional.loss_of_tables`.
 
 >>> from nnunet_labelset.losses.label_sets import LabelSets
 >>> label_sets = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]})
@@ -17,14 +19,21 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.dice import DiceTerms, leaf_dice, marginal_dice, mean_dice, soft_target_dice
+from nnunet_labelset.losses.dice import (
+    DiceTerms,
+    leaf_dice,
+    marginal_dice,
+    mean_dice,
+    soft_target_dice,
+)
 from nnunet_labelset.losses.engine import Tables, make_tables, sum_dtype
 from nnunet_labelset.losses.functional import loss_of_tables
 from nnunet_labelset.losses.label_sets import LabelSets
 
 
 class LabelSetLoss(nn.Module):
-    """What the losses share: a Dice-type term, a cross-entropy-type term, or their weighted sum over one softmax.
+    """What the losses share: a Dice-type term, a cross-entropy-type term, or their weighted sum
+    over one softmax.
 
     A loss of your own sets `dice` to a function from membership and `alpha` to `DiceTables`:
 
@@ -57,7 +66,9 @@ class LabelSetLoss(nn.Module):
     def __init__(self, label_sets: LabelSets) -> None:
         super().__init__()
         if not isinstance(label_sets, LabelSets):
-            raise LabelSetError(f"Expected `label_sets` to be a LabelSets, but got {type(label_sets).__name__}")
+            raise LabelSetError(
+                f"Expected `label_sets` to be a LabelSets, but got {type(label_sets).__name__}"
+            )
         self.membership: Tensor
         self.register_buffer("membership", label_sets.membership.clone(), persistent=False)
         self._tables: dict[tuple, Tables] = {}
@@ -78,7 +89,8 @@ class LabelSetLoss(nn.Module):
     def combine(self, terms: DiceTerms) -> DiceTerms:
         """The Dice terms that are divided, from those of the batch: for a subclass to override.
 
-        Terms are `(B, C)`; `(1, C)` with `batch_dice`, summed over the batch and, with `ddp`, over the processes.
+        Terms are `(B, C)`; `(1, C)` with `batch_dice`, summed over the batch and, with `ddp`, over
+        the processes.
         """
         return terms
 
@@ -89,7 +101,9 @@ class LabelSetLoss(nn.Module):
         make_tables(self.membership, self.dice, self.alpha, self.gamma)
 
     def _tables_for(self, logits: Tensor) -> Tables:
-        """The tables on the device of the logits (nnU-Net does not move a loss), without a term of weight 0."""
+        """The tables on the device of the logits (nnU-Net does not move a loss), without a term of
+        weight 0.
+        """
         dice = self.dice if self.weight_dice or self.gamma is None else None
         gamma = self.gamma if self.weight_ce or dice is None else None
         options = (dice, self.alpha, gamma, self.ignore_full_set)
@@ -109,13 +123,25 @@ class LabelSetLoss(nn.Module):
         return {**self.__dict__, "_tables": {}}
 
     def extra_repr(self) -> str:
-        names = ("alpha", "gamma", "batch_dice", "include_background", "ddp", "weight_dice", "weight_ce")
+        names = (
+            "alpha",
+            "gamma",
+            "batch_dice",
+            "include_background",
+            "ddp",
+            "weight_dice",
+            "weight_ce",
+        )
         options = [f"{name}={getattr(self, name)}" for name in names]
-        return ", ".join([f"leaves={self.membership.shape[1]}, label_sets={len(self.membership)}", *options])
+        return ", ".join(
+            [f"leaves={self.membership.shape[1]}, label_sets={len(self.membership)}", *options]
+        )
 
 
 def _sum_over_ranks(terms: DiceTerms) -> DiceTerms:
-    """Sum over all processes of a distributed training, with gradient, as nnU-Net's own batch Dice does."""
+    """Sum over all processes of a distributed training, with gradient, as nnU-Net's own batch Dice
+    does.
+    """
     from nnunetv2.utilities.ddp_allgather import AllGatherGrad
 
     return DiceTerms(*AllGatherGrad.apply(torch.stack(terms)).sum(0))
@@ -137,8 +163,9 @@ class _DiceLoss(LabelSetLoss):
         batch_dice: sum over the batch before dividing.
         include_background: count leaf 0 in the mean over leaves.
         ddp: with `batch_dice`, sum over the processes of a distributed training too.
-        ignore_full_set: leave out the voxels that may be any leaf, as nnU-Net does with its ignore label. By the
-            letter of the paper's conversion they add constants to marginal and soft-target Dice and to the focal loss.
+        ignore_full_set: leave out the voxels that may be any leaf, as nnU-Net does with its ignore
+            label. By the letter of the paper's conversion they add constants to marginal and
+            soft-target Dice and to the focal loss.
         """
         super().__init__(label_sets)
         self.alpha = alpha
@@ -206,7 +233,9 @@ class MarginalFocalLoss(LabelSetLoss):
     tensor(0.1678)
     """
 
-    def __init__(self, label_sets: LabelSets, gamma: float = 2.0, ignore_full_set: bool = False) -> None:
+    def __init__(
+        self, label_sets: LabelSets, gamma: float = 2.0, ignore_full_set: bool = False
+    ) -> None:
         super().__init__(label_sets)
         self.gamma = gamma
         self.ignore_full_set = ignore_full_set
@@ -231,7 +260,9 @@ class _DiceCELoss(_DiceLoss):
 
 
 class _DiceFocalLoss(_DiceCELoss):
-    def __init__(self, label_sets: LabelSets, alpha: int = 2, gamma: float = 2.0, **options: Any) -> None:
+    def __init__(
+        self, label_sets: LabelSets, alpha: int = 2, gamma: float = 2.0, **options: Any
+    ) -> None:
         super().__init__(label_sets, alpha, **options)
         self.gamma = gamma
         self._check_options()

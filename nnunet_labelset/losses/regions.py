@@ -1,7 +1,8 @@
-"""The loss for regions: a region is a union of leaves that the network predicts with a sigmoid of its own.
+"""The loss for regions: a region is a union of leaves that the network predicts with a sigmoid of
+its own.
 
-A voxel with label-set g is *in* region r if g lies inside r, *out* if they have no leaf in common, and *either*
-otherwise. Each region is then a problem of two leaves in which "either" says nothing.
+A voxel with label-set g is *in* region r if g lies inside r, *out* if they have no leaf in common,
+and *either* otherwise. Each region is then a problem of two leaves in which "either" says nothing.
 """
 
 from __future__ import annotations
@@ -33,23 +34,28 @@ def sides(membership: Tensor, regions: Tensor) -> Sides:
 
 
 class RegionLoss(nn.Module):
-    """Dice and binary cross entropy per region over the voxels that are in or out; logits `(B, R, *S)`, target set
-    indices `(B, 1, *S)`.
+    """Dice and binary cross entropy per region over the voxels that are in or out; logits `(B, R,
+    *S)`, target set indices `(B, 1, *S)`.
 
-    `1 - mean over r of 2 sum_i [in] p_ir / (sum_i [in] + sum_i [in or out] p_ir + epsilon)`, plus the mean of
-    `-log p` or `-log (1 - p)` over all pairs of region and voxel that are in or out. On complete annotations it is
-    nnU-Net's loss for regions but for its smoothing (and the constant 1).
+    `1 - mean over r of 2 sum_i [in] p_ir / (sum_i [in] + sum_i [in or out] p_ir + epsilon)`, plus
+    the mean of `-log p` or `-log (1 - p)` over all pairs of region and voxel that are in or out. On
+    complete annotations it is nnU-Net's loss for regions but for its smoothing (and the constant
+    1).
     """
 
     def __init__(self, loss: LabelSetLoss, regions: Tensor, sum_entropy: bool = False) -> None:
         """
-        loss: for leaves, with the terms and weights to take; Leaf-Dice and marginal Dice are one for regions.
+        loss: for leaves, with the terms and weights to take; Leaf-Dice and marginal Dice are one
+            for regions.
         regions: the leaves of every region, bool `(R, C)`.
-        sum_entropy: R times the cross entropy, as nnU-Net's loss has it in data sets with an ignore label.
+        sum_entropy: R times the cross entropy, as nnU-Net's loss has it in data sets with an ignore
+            label.
         """
         super().__init__()
         if isinstance(loss, SoftTargetDiceLoss):
-            raise LabelSetError("soft-target Dice is not defined for regions: train with nnUNetTrainerLabelSet")
+            raise LabelSetError(
+                "soft-target Dice is not defined for regions: train with nnUNetTrainerLabelSet"
+            )
         self.sides = sides(loss.membership, regions)
         self.dice, self.gamma = loss.dice is not None, loss.gamma
         self.batch_dice, self.ddp = loss.batch_dice, loss.ddp
@@ -60,14 +66,20 @@ class RegionLoss(nn.Module):
         if self.sides.known.device != logits.device:  # nnU-Net does not move a loss
             self.sides = Sides(*(side.to(logits.device) for side in self.sides))
         count, regions = self.sides.known.shape
-        if logits.ndim < 3 or logits.shape[1] != regions or target.shape != (len(logits), 1, *logits.shape[2:]):
+        if (
+            logits.ndim < 3
+            or logits.shape[1] != regions
+            or target.shape != (len(logits), 1, *logits.shape[2:])
+        ):
             raise LabelSetError(
                 f"Expected `logits` of shape (B, {regions}, *S), one channel per region, and `target` (B, 1, *S), "
                 f"but got {tuple(logits.shape)} and {tuple(target.shape)}"
             )
         indices = as_indices(target, count)[:, 0]
         inside, known = (side[indices].movedim(-1, 1) for side in self.sides)  # (B, R, *S)
-        logits = logits if logits.dtype == torch.float64 else logits.float()  # half overflows in sums over voxels
+        logits = (
+            logits if logits.dtype == torch.float64 else logits.float()
+        )  # half overflows in sums over voxels
         loss = logits.new_zeros(())
         if self.dice:
             loss = loss + self.weight_dice * self._dice_loss(logits.sigmoid(), inside, known)
@@ -77,19 +89,27 @@ class RegionLoss(nn.Module):
 
     def _dice_loss(self, p: Tensor, inside: Tensor, known: Tensor) -> Tensor:
         axes = tuple(range(2, p.ndim))
-        terms = DiceTerms((p * inside).sum(axes), inside.sum(axes, dtype=p.dtype), (p * known).sum(axes))  # (B, R)
+        terms = DiceTerms(
+            (p * inside).sum(axes), inside.sum(axes, dtype=p.dtype), (p * known).sum(axes)
+        )  # (B, R)
         if self.batch_dice:
             terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
             terms = _sum_over_ranks(terms) if self.ddp else terms
         return 1 - terms.dice().mean()
 
     def _entropy(self, logits: Tensor, inside: Tensor, known: Tensor) -> Tensor:
-        entropy = F.binary_cross_entropy_with_logits(logits, inside.to(logits.dtype), reduction="none")
+        entropy = F.binary_cross_entropy_with_logits(
+            logits, inside.to(logits.dtype), reduction="none"
+        )
         if self.gamma:
-            entropy = (-torch.expm1(-entropy)).clamp_min(1e-12) ** self.gamma * entropy  # 1 - p of what is annotated
+            entropy = (-torch.expm1(-entropy)).clamp_min(
+                1e-12
+            ) ** self.gamma * entropy  # 1 - p of what is annotated
         return (entropy * known).sum() / known.sum().clamp_min(1)
 
     def extra_repr(self) -> str:
         names = ("dice", "gamma", "batch_dice", "ddp", "weight_dice", "weight_ce")
         options = [f"{name}={getattr(self, name)}" for name in names]
-        return ", ".join([f"regions={self.sides.known.shape[1]}, label_sets={len(self.sides.known)}", *options])
+        return ", ".join(
+            [f"regions={self.sides.known.shape[1]}, label_sets={len(self.sides.known)}", *options]
+        )

@@ -26,7 +26,9 @@ def trainers_folder() -> str:
 
 
 def external_trainers() -> str:
-    """The value of `nnUNet_extTrainer` with which nnU-Net finds our trainers, and those that the user has set."""
+    """The value of `nnUNet_extTrainer` with which nnU-Net finds our trainers, and those that the
+    user has set.
+    """
     given = [path for path in os.environ.get(EXTERNAL_TRAINERS, "").split(os.pathsep) if path]
     return os.pathsep.join(dict.fromkeys([trainers_folder(), *given]))
 
@@ -34,11 +36,14 @@ def external_trainers() -> str:
 def known_trainers() -> set[str]:
     """Names of the classes in all folders of trainers.
 
-    Read as text: importing nnU-Net's trainers takes many seconds, and a typing error should cost less than that.
+    Read as text: importing nnU-Net's trainers takes many seconds, and a typing error should cost
+    less than that.
     """
     folders = [_folder_of("nnunetv2") / "training" / "nnUNetTrainer"]
     folders += [Path(path) for path in external_trainers().split(os.pathsep)]
-    sources = (path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py"))
+    sources = (
+        path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")
+    )
     return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
 
 
@@ -58,18 +63,24 @@ def described_trainers() -> dict[str, str]:
         words = re.split(r"[.:]", re.sub(r"`weight_\w+` \* ", "", found[name]), maxsplit=1)[0]
         if variant and base in found:
             words = f"{base}, {variant.replace('_', ', ')}".replace("epochs", " epochs")
-        described[name] = words.replace("NoMirroring", "no mirroring").replace("short", "short: for trying things out")
+        described[name] = words.replace("NoMirroring", "no mirroring").replace(
+            "short", "short: for trying things out"
+        )
     return described
 
 
 def _classes(package: str) -> dict[str, ast.ClassDef]:
-    sources = [path.read_text(encoding="utf-8") for path in sorted(_folder_of(package).glob("*.py"))]
+    sources = [
+        path.read_text(encoding="utf-8") for path in sorted(_folder_of(package).glob("*.py"))
+    ]
     nodes = (node for source in sources for node in ast.parse(source).body)
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def _loss_of(node: ast.ClassDef) -> str:
     for line in node.body:
-        if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == ["loss_class"]:
+        if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == [
+            "loss_class"
+        ]:
             return ast.unparse(line.value)
     return ""

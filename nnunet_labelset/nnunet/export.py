@@ -1,7 +1,9 @@
-"""`nnunet_labelset export`: a trained model as a zip that stock nnU-Net installs and predicts with, without us.
+"""`nnunet_labelset export`: a trained model as a zip that stock nnU-Net installs and predicts with,
+without us.
 
-The network is nnU-Net's own, so that the checkpoint only has to name the built-in trainer that it was derived from.
-Only what prediction needs is taken along: names of cases and the state of the optimiser stay behind.
+The network is nnU-Net's own, so that the checkpoint only has to name the built-in trainer that it
+was derived from. Only what prediction needs is taken along: names of cases and the state of the
+optimiser stay behind.
 """
 
 from __future__ import annotations
@@ -23,23 +25,55 @@ import numpy as np
 
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import new_file, read_bytes, read_json, write_bytes, write_json, write_text
+from nnunet_labelset.io.files import (
+    new_file,
+    read_bytes,
+    read_json,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import external_trainers
 from nnunet_labelset.nnunet.models import trained_folds
 
 CHECKPOINT = names.FINAL_CHECKPOINT
-# What nnU-Net reads when it predicts, and what tells people about the data; all else in these files stays behind.
-DATASET_KEYS = (names.CHANNELS, names.FILE_ENDING, "labels", "regions_class_order", "overwrite_image_reader_writer")
-DATASET_TEXTS = (names.NUM_TRAINING, "name", "description", "reference", "licence", "license", "release")
-CHECKPOINT_KEYS = ("network_weights", "init_args", "trainer_name", "inference_allowed_mirroring_axes", "current_epoch")
+# What nnU-Net reads when it predicts, and what tells people about the data; all else in these files
+# stays behind.
+DATASET_KEYS = (
+    names.CHANNELS,
+    names.FILE_ENDING,
+    "labels",
+    "regions_class_order",
+    "overwrite_image_reader_writer",
+)
+DATASET_TEXTS = (
+    names.NUM_TRAINING,
+    "name",
+    "description",
+    "reference",
+    "licence",
+    "license",
+    "release",
+)
+CHECKPOINT_KEYS = (
+    "network_weights",
+    "init_args",
+    "trainer_name",
+    "inference_allowed_mirroring_axes",
+    "current_epoch",
+)
 
 PREDICT = Path(__file__).parent / "scripts" / "predict_logits.py"
 
 
 def export(
-    model: Path, output: Path, folds: list[str] | None = None, overwrite: bool = False, card: bool = False
+    model: Path,
+    output: Path,
+    folds: list[str] | None = None,
+    overwrite: bool = False,
+    card: bool = False,
 ) -> None:
     """Write the zip, after the exported model has given the same logits as the original one.
 
@@ -53,36 +87,60 @@ def export(
     trained = list(trained_folds(model.glob(f"{names.fold_name('*')}/*")))
     missing = sorted(set(folds or []) - set(trained))
     if missing or not trained:
-        raise LabelSetError(f"{model}: fold {some(missing) or '0'} is not trained to its end ({CHECKPOINT} is missing)")
-    folds = sorted(set(folds or trained), key=lambda fold: (len(fold), fold))  # as nnU-Net names what they share
+        raise LabelSetError(
+            f"{model}: fold {some(missing) or '0'} is not trained to its end ({CHECKPOINT} is missing)"
+        )
+    folds = sorted(
+        set(folds or trained), key=lambda fold: (len(fold), fold)
+    )  # as nnU-Net names what they share
     with tempfile.TemporaryDirectory(prefix="labelset_export_") as scratch:
-        # nnU-Net takes the class from the checkpoint and the folder from -tr: the name that users know can stay.
+        # nnU-Net takes the class from the checkpoint and the folder from -tr: the name that users
+        # know can stay.
         copy = Path(scratch) / "unzipped" / model.parent.name / model.name
         builtin = _write_copy(model, copy, folds)
         postprocessing = _copy_postprocessing(model, copy, folds)
         if card:
-            from nnunet_labelset.nnunet.model_card import model_card  # statistics are slow to import
+            from nnunet_labelset.nnunet.model_card import (
+                model_card,
+            )  # statistics are slow to import
 
             write_text(copy / "README.md", model_card(model, folds, builtin))
         print(f"Comparing the predictions of {model.name} and its export ...", flush=True)
         ours = _predict(model, folds, Path(scratch) / "ours.npy", with_plugin=True)
         theirs = _predict(copy, folds, Path(scratch) / "theirs.npy", with_plugin=False)
-        if not np.array_equal(ours.argmax(0), theirs.argmax(0)) or not np.allclose(ours, theirs, atol=1e-5):
-            raise LabelSetError(f"{model}: the exported model predicts something else; nothing was written")
+        if not np.array_equal(ours.argmax(0), theirs.argmax(0)) or not np.allclose(
+            ours, theirs, atol=1e-5
+        ):
+            raise LabelSetError(
+                f"{model}: the exported model predicts something else; nothing was written"
+            )
         if card:
             write_bytes(output.with_suffix(".md"), read_bytes(copy / "README.md"))
-        with new_file(output) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file:
+        with (
+            new_file(output) as temporary,
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file,
+        ):
             for path in sorted(copy.rglob("*")):
                 file.write(path, path.relative_to(Path(scratch) / "unzipped"))
-    print(f"{output}: folds {', '.join(folds)}; stock nnU-Net gives the same segmentation, without this package.")
+    print(
+        f"{output}: folds {', '.join(folds)}; stock nnU-Net gives the same segmentation, without this package."
+    )
     print(f"Elsewhere, type:\n{how_to_predict(model, output.name, folds, postprocessing)}")
 
 
 def how_to_predict(model: Path, archive: str, folds: list[str], postprocessing: Path | None) -> str:
-    """The commands of stock nnU-Net, as they must be typed: the model keeps the name of its trainer."""
+    """The commands of stock nnU-Net, as they must be typed: the model keeps the name of its
+    trainer.
+    """
     trainer, plans, configuration = names.model_words(model)
-    words = f"-d {model.parent.name} -tr {trainer} -p {plans} -c {configuration} -f {' '.join(folds)}"
-    previous = read_json(model / names.PLANS)["configurations"].get(configuration, {}).get("previous_stage")
+    words = (
+        f"-d {model.parent.name} -tr {trainer} -p {plans} -c {configuration} -f {' '.join(folds)}"
+    )
+    previous = (
+        read_json(model / names.PLANS)["configurations"]
+        .get(configuration, {})
+        .get("previous_stage")
+    )
     lines = [f"  {names.INSTALL_MODEL} {archive}"]
     if previous:  # nnU-Net predicts a cascade stage by stage
         words += f" -prev_stage_predictions PREDICTIONS_OF_{previous}"
@@ -113,8 +171,13 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
             os.environ[names.EXTERNAL_TRAINERS] = external_trainers()
             with contextlib.redirect_stdout(io.StringIO()):  # nnU-Net tells where it looks
                 trainer = recursive_find_trainer_class_by_name(checkpoint["trainer_name"])
-            builtin = next(cls.__name__ for cls in trainer.__mro__ if cls.__module__.startswith("nnunetv2."))
-        init_args = {**checkpoint["init_args"], "dataset_json": without_cases(checkpoint["init_args"]["dataset_json"])}
+            builtin = next(
+                cls.__name__ for cls in trainer.__mro__ if cls.__module__.startswith("nnunetv2.")
+            )
+        init_args = {
+            **checkpoint["init_args"],
+            "dataset_json": without_cases(checkpoint["init_args"]["dataset_json"]),
+        }
         kept = {key: checkpoint[key] for key in CHECKPOINT_KEYS if key in checkpoint}
         torch.save({**kept, "trainer_name": builtin, "init_args": init_args}, target / CHECKPOINT)
         if (source / names.PROGRESS).is_file():
@@ -125,21 +188,34 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
 def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
     """What of a dataset.json may leave the house."""
     kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
-    kept |= {key: dataset_json[key] for key in DATASET_TEXTS if isinstance(dataset_json.get(key), str | int | float)}
+    kept |= {
+        key: dataset_json[key]
+        for key in DATASET_TEXTS
+        if isinstance(dataset_json.get(key), str | int | float)
+    }
     if BLOCK not in dataset_json:
         return kept
     contract = Contract.from_dataset_json(dataset_json)
     new: dict[str, str] = {}  # a protocol that belongs to a single case may have its name
     for protocol in contract.protocols:
-        free = (f"protocol_{i}" for i in count(1) if f"protocol_{i}" not in {*contract.protocols, *new.values()})
+        free = (
+            f"protocol_{i}"
+            for i in count(1)
+            if f"protocol_{i}" not in {*contract.protocols, *new.values()}
+        )
         new[protocol] = next(free) if protocol in contract.cases else protocol
     protocols = {new[name]: sets for name, sets in contract.protocols.items()}
     vouched = {new[name]: leaves for name, leaves in contract.vouched.items()}
-    return {**kept, BLOCK: replace(contract, protocols=protocols, vouched=vouched, cases={}).to_block()}
+    return {
+        **kept,
+        BLOCK: replace(contract, protocols=protocols, vouched=vouched, cases={}).to_block(),
+    }
 
 
 def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | None:
-    """What find_best_configuration decided for exactly these folds; returns where it lies in the model folder."""
+    """What find_best_configuration decided for exactly these folds; returns where it lies in the
+    model folder.
+    """
     place = Path(names.crossvalidation_name(folds), names.POSTPROCESSING)
     if not (model / place).is_file():
         return None
@@ -149,11 +225,15 @@ def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | No
 
 
 def _predict(folder: Path, folds: list[str], output: Path, with_plugin: bool) -> np.ndarray:
-    environment = {key: value for key, value in os.environ.items() if key != names.EXTERNAL_TRAINERS}
+    environment = {
+        key: value for key, value in os.environ.items() if key != names.EXTERNAL_TRAINERS
+    }
     if with_plugin:
         environment[names.EXTERNAL_TRAINERS] = external_trainers()
     command = [sys.executable, str(PREDICT), str(folder), ",".join(folds), str(output)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise LabelSetError(f"{folder}: prediction failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        raise LabelSetError(
+            f"{folder}: prediction failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+        )
     return np.load(output)

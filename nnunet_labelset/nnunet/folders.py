@@ -13,7 +13,9 @@ def nnunet_folder(variable: str) -> Path:
     """The folder that one of nnU-Net's environment variables names (`nnUNet_raw`, ...)."""
     folder = os.environ.get(variable)
     if not folder:
-        raise LabelSetError(f"{variable} is not set: export {variable}=/your/folder, as nnU-Net needs it")
+        raise LabelSetError(
+            f"{variable} is not set: export {variable}=/your/folder, as nnU-Net needs it"
+        )
     return Path(folder)
 
 
@@ -27,30 +29,40 @@ def find_dataset(dataset: str | int, variable: str = RAW) -> Path:
         if (Path(dataset) / DATASET).is_file():
             return Path(dataset)
         if not dataset.startswith("Dataset") or os.sep in dataset:
-            raise LabelSetError(f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder")
+            raise LabelSetError(
+                f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder"
+            )
     root = nnunet_folder(variable)
     pattern = dataset_name(int(dataset), "*") if dataset.isdigit() else dataset
     found = sorted(path for path in root.glob(pattern) if path.is_dir())
     if not found:
         raise LabelSetError(f"{root}: no data set {dataset} (looked for {pattern})")
     if len(found) > 1:
-        raise LabelSetError(f"{root}: several data sets have id {dataset}: {', '.join(path.name for path in found)}")
+        raise LabelSetError(
+            f"{root}: several data sets have id {dataset}: {', '.join(path.name for path in found)}"
+        )
     return found[0]
 
 
 def check_free(number: int, begun: str = "") -> None:
-    """Fail if a data set of this id has left something in one of nnU-Net's folders, which would be taken for new.
+    """Fail if a data set of this id has left something in one of nnU-Net's folders, which would be
+    taken for new.
 
-    begun: name of a data set that may stand in the preprocessed folder, because a run that writes it was ended.
+    begun: name of a data set that may stand in the preprocessed folder, because a run that writes
+        it was ended.
     """
     for variable in VARIABLES:
         for taken in sorted(nnunet_folder(variable).glob(dataset_name(number, "*"))):
             if variable != PREPROCESSED or taken.name != begun:
-                raise LabelSetError(f"{taken} exists: remove it, or choose another id than {number}")
+                raise LabelSetError(
+                    f"{taken} exists: remove it, or choose another id than {number}"
+                )
 
 
 def preprocessed_copy(folder: Path) -> Path | None:
-    """nnU-Net's copy of dataset.json, from which trainers read, if the data set was planned already."""
+    """nnU-Net's copy of dataset.json, from which trainers read, if the data set was planned
+    already.
+    """
     root = os.environ.get(PREPROCESSED)
     copy = Path(root, folder.resolve().name, DATASET) if root else None
     return copy if copy is not None and copy.is_file() else None

@@ -1,6 +1,7 @@
 """What nnU-Net prints and logs: lines that show progress, and the training curves of a model.
 
-The numbers of the curves are in the checkpoints too, but logs are there during a training, and need no torch.
+The numbers of the curves are in the checkpoints too, but logs are there during a training, and need
+no torch.
 """
 
 from __future__ import annotations
@@ -35,17 +36,25 @@ class Curves:
 
 
 def read_curves(model_folder: str | Path) -> list[Curves]:
-    """The curves of all folds in a folder `TRAINER__PLANS__CONFIGURATION`, in the order of the folds."""
+    """The curves of all folds in a folder `TRAINER__PLANS__CONFIGURATION`, in the order of the
+    folds.
+    """
     curves = [read_fold(path) for path in Path(model_folder).glob(fold_name("*")) if path.is_dir()]
-    curves.sort(key=lambda fold: (not fold.fold.isdigit(), int(fold.fold) if fold.fold.isdigit() else 0))
+    curves.sort(
+        key=lambda fold: (not fold.fold.isdigit(), int(fold.fold) if fold.fold.isdigit() else 0)
+    )
     return [fold for fold in curves if fold.train_loss]
 
 
 def read_fold(folder: Path) -> Curves:
-    """The logs of one fold in the order of their times; where a training went on, its later log counts."""
+    """The logs of one fold in the order of their times; where a training went on, its later log
+    counts.
+    """
     curves = Curves(folder.name.removeprefix(fold_name("")))
     # The numbers in nnU-Net's log names are not padded, so they are compared as numbers.
-    for log in sorted(folder.glob(LOGS), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]):
+    for log in sorted(
+        folder.glob(LOGS), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)]
+    ):
         _read_log(log.read_text(encoding="utf-8", errors="replace"), curves)
     return curves
 
@@ -62,14 +71,18 @@ def _read_log(text: str, curves: Curves) -> None:
                         del values[later]
             first = False
         elif epoch is not None and (found := LOSS.search(line)):
-            (curves.train_loss if found[1] == "train_loss" else curves.val_loss)[epoch] = _number(found[2])
+            (curves.train_loss if found[1] == "train_loss" else curves.val_loss)[epoch] = _number(
+                found[2]
+            )
         elif epoch is not None and (found := PSEUDO_DICE.search(line)):
             of_leaves = map(_number, re.findall(NUMBER, without_numpy(found[1])))
             curves.pseudo_dice[epoch] = describe(of_leaves).mean
 
 
 def telling(line: str) -> str | None:
-    """The part of a line of nnU-Net's output that is worth showing, numbers as people write them; None for the rest."""
+    """The part of a line of nnU-Net's output that is worth showing, numbers as people write them;
+    None for the rest.
+    """
     found = TELLING.search(line.rstrip())
     return without_numpy(found.group(1) or line).strip() if found else None
 

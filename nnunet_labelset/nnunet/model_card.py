@@ -1,4 +1,6 @@
-"""A model card in the style of Hugging Face, from what lies in a model folder; no case is named in it."""
+"""A model card in the style of Hugging Face, from what lies in a model folder; no case is named in
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ CARD = Path(__file__).parent / "assets" / "model_card.md"
 
 
 def model_card(model: Path, folds: list[str], builtin: str) -> str:
-    """Labels, protocols, coverage, scores with intervals and the true trainer; what only people know is left open."""
+    """Labels, protocols, coverage, scores with intervals and the true trainer; what only people
+    know is left open.
+    """
     trainer, plans, configuration = names.model_words(model)
     dataset_json = read_json(model / names.DATASET)
     contract = Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
@@ -38,9 +42,15 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
 
 
 def _of_training_cases(contract: Contract, dataset: str) -> Contract:
-    """Without the test cases, which the contract may name too; the folds tell, where they are still there."""
+    """Without the test cases, which the contract may name too; the folds tell, where they are still
+    there.
+    """
     try:
-        trained = {case for split in read_splits(dataset) for case in (*split[names.TRAINED], *split[names.VALIDATED])}
+        trained = {
+            case
+            for split in read_splits(dataset)
+            for case in (*split[names.TRAINED], *split[names.VALIDATED])
+        }
     except LabelSetError:
         return contract
     cases = {case: protocol for case, protocol in contract.cases.items() if case in trained}
@@ -48,7 +58,9 @@ def _of_training_cases(contract: Contract, dataset: str) -> Contract:
     return replace(contract, cases=cases, protocols=used) if cases else contract
 
 
-def _labels(labels: dict[str, object], contract: Contract | None, scores: dict[str, list[float]]) -> list[str]:
+def _labels(
+    labels: dict[str, object], contract: Contract | None, scores: dict[str, list[float]]
+) -> list[str]:
     coverage = contract.coverage() if contract else {}
     lines = []
     for name, value in labels.items():
@@ -71,7 +83,9 @@ def _protocols(contract: Contract) -> list[str]:
             for value, labels in enumerate(sets)
             if 1 < len(labels) < contract.num_leaves
         ]
-        lines.append(f"- {protocol} ({number} cases): {'; '.join(unknown) or 'every value stands for itself'}")
+        lines.append(
+            f"- {protocol} ({number} cases): {'; '.join(unknown) or 'every value stands for itself'}"
+        )
     return lines
 
 

@@ -1,4 +1,6 @@
-"""A trained model: its folder, nnU-Net's reader of its data set, and the folds that it was trained with."""
+"""A trained model: its folder, nnU-Net's reader of its data set, and the folds that it was trained
+with.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from nnunet_labelset.nnunet.folders import find_dataset
 
 
 def find_model(dataset: str, trainer: str, plans: str, configuration: str) -> Path:
-    """The folder of a model in `nnUNet_results`; if it is not there, the message names those that are."""
+    """The folder of a model in `nnUNet_results`; if it is not there, the message names those that
+    are.
+    """
     results = find_dataset(dataset, names.RESULTS)
     folder = results / names.model_name(trainer, plans, configuration)
     if not folder.is_dir():
@@ -39,8 +43,15 @@ def read_splits(dataset: str) -> list[dict[str, list[str]]]:
     """The folds of a preprocessed data set."""
     file = find_dataset(dataset, names.PREPROCESSED) / names.SPLITS
     if not file.is_file():
-        raise LabelSetError(f"{file}: no such file: train a fold first, or run 'nnunet_labelset splits'")
+        raise LabelSetError(
+            f"{file}: no such file: train a fold first, or run 'nnunet_labelset splits'"
+        )
     splits = read_json(file, list)
-    if not all(isinstance(split, dict) and {names.TRAINED, names.VALIDATED} <= set(split) for split in splits):
-        raise LabelSetError(f"{file}: expected a list of folds with '{names.TRAINED}' and '{names.VALIDATED}'")
+    if not all(
+        isinstance(split, dict) and {names.TRAINED, names.VALIDATED} <= set(split)
+        for split in splits
+    ):
+        raise LabelSetError(
+            f"{file}: expected a list of folds with '{names.TRAINED}' and '{names.VALIDATED}'"
+        )
     return splits

@@ -1,4 +1,6 @@
-"""nnU-Net's names of files, their keys, folders, plans and commands, each once: what it renames is renamed here."""
+"""nnU-Net's names of files, their keys, folders, plans and commands, each once: what it renames is
+renamed here.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +9,42 @@ from collections.abc import Sequence
 from pathlib import Path
 
 RAW, PREPROCESSED, RESULTS = VARIABLES = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
-EXTERNAL_TRAINERS = "nnUNet_extTrainer"  # the variable that names folders of trainers outside of nnU-Net
+EXTERNAL_TRAINERS = (
+    "nnUNet_extTrainer"  # the variable that names folders of trainers outside of nnU-Net
+)
 
 PROCESSES, AUGMENTATION_PROCESSES = "nnUNet_def_n_proc", "nnUNet_n_proc_DA"  # variables, too
 
 # commands
 COMMANDS = (
-    *(f"nnUNetv2_{name}" for name in ("plan_and_preprocess", "preprocess", "train", "predict", "ensemble")),
-    *(f"nnUNetv2_{name}" for name in ("extract_fingerprint", "find_best_configuration", "apply_postprocessing")),
+    *(
+        f"nnUNetv2_{name}"
+        for name in ("plan_and_preprocess", "preprocess", "train", "predict", "ensemble")
+    ),
+    *(
+        f"nnUNetv2_{name}"
+        for name in ("extract_fingerprint", "find_best_configuration", "apply_postprocessing")
+    ),
     *(f"nnUNetv2_{name}" for name in ("install_pretrained_model_from_zip", "convert_MSD_dataset")),
 )
 PLAN_AND_PREPROCESS, PREPROCESS, TRAIN, PREDICT, ENSEMBLE, *_others = COMMANDS
 EXTRACT_FINGERPRINT, FIND_BEST, APPLY_POSTPROCESSING, INSTALL_MODEL, CONVERT_DECATHLON = _others
 
 # a raw data set
-IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST = "imagesTr", "labelsTr", "imagesTs", "labelsTs"
+IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST = (
+    "imagesTr",
+    "labelsTr",
+    "imagesTs",
+    "labelsTs",
+)
 FIRST_CHANNEL = "_0000"  # at the end of the name of a case's first image
 # keys of its dataset.json; LISTED are the files of training cases that do not lie in its folders
-FILE_ENDING, CHANNELS, NUM_TRAINING, LISTED = "file_ending", "channel_names", "numTraining", "dataset"
+FILE_ENDING, CHANNELS, NUM_TRAINING, LISTED = (
+    "file_ending",
+    "channel_names",
+    "numTraining",
+    "dataset",
+)
 
 # a preprocessed data set
 SPLITS = "splits_final.json"
@@ -48,12 +68,19 @@ FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT = (
 PLANS, DATASET, PROGRESS = "plans.json", "dataset.json", "progress.png"
 VALIDATION, SUMMARY, PROBABILITIES = "validation", "summary.json", ".npz"
 POSTPROCESSING = "postprocessing.pkl"
-NEXT_STAGE = "predicted_next_stage"  # what a cascade is shown of the stage before it, a folder for each configuration
+# what a cascade is shown of the stage before it, a folder for each configuration
+NEXT_STAGE = "predicted_next_stage"
 
 
 def data_of(configuration: str) -> tuple[str, ...]:
-    """What must be preprocessed for a configuration: 3d_lowres predicts for the grid of its cascade."""
-    return (BEFORE_CASCADE, DEFAULT_CONFIGURATION) if configuration in (BEFORE_CASCADE, CASCADE) else (configuration,)
+    """What must be preprocessed for a configuration: 3d_lowres predicts for the grid of its
+    cascade.
+    """
+    return (
+        (BEFORE_CASCADE, DEFAULT_CONFIGURATION)
+        if configuration in (BEFORE_CASCADE, CASCADE)
+        else (configuration,)
+    )
 
 
 def dataset_name(number: int, name: str) -> str:
@@ -61,7 +88,9 @@ def dataset_name(number: int, name: str) -> str:
 
 
 def dataset_words(folder: str) -> tuple[int, str] | None:
-    """Id and name of a data set from the name of its folder; None if nnU-Net would not find it there."""
+    """Id and name of a data set from the name of its folder; None if nnU-Net would not find it
+    there.
+    """
     found = re.fullmatch(r"Dataset(\d{3})_(.+)", folder)
     return (int(found[1]), found[2]) if found else None
 

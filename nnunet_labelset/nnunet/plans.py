@@ -8,8 +8,12 @@ from pathlib import Path
 from nnunet_labelset.io.files import read_json, write_json
 
 
-def cut_down(plans: Path, configuration: str, patch: Sequence[int], features: Sequence[int]) -> None:
-    """A network that a CPU trains in minutes: what users do by hand in the plans file when the hardware is small."""
+def cut_down(
+    plans: Path, configuration: str, patch: Sequence[int], features: Sequence[int]
+) -> None:
+    """A network that a CPU trains in minutes: what users do by hand in the plans file when the
+    hardware is small.
+    """
     content = read_json(plans)
     planned, stages = content["configurations"][configuration], len(features)
     planned["patch_size"], planned["batch_size"] = list(patch), 2

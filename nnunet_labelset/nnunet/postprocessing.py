@@ -18,23 +18,31 @@ from nnunet_labelset.nnunet.raw import file_ending
 from nnunet_labelset.nnunet.summary import label_set_summary
 
 
-def choose_postprocessing(folder: Path, references: Path, contract: Contract, processes: int) -> dict[str, Any]:
-    """Try to keep only the largest component, of the whole foreground and of each leaf; returns the last summary.
+def choose_postprocessing(
+    folder: Path, references: Path, contract: Contract, processes: int
+) -> dict[str, Any]:
+    """Try to keep only the largest component, of the whole foreground and of each leaf; returns the
+    last summary.
 
-    nnU-Net's steps and its careful rule: the whole foreground only if the mean improves and no leaf gets worse, a leaf
-    only if its own Dice improves. Writes what `nnUNetv2_find_best_configuration` writes: `postprocessed/`,
-    `postprocessing.pkl` for `nnUNetv2_apply_postprocessing`, and `postprocessing.json`.
+    nnU-Net's steps and its careful rule: the whole foreground only if the mean improves and no leaf
+    gets worse, a leaf only if its own Dice improves. Writes what `nnUNetv2_find_best_configuration`
+    writes: `postprocessed/`, `postprocessing.pkl` for `nnUNetv2_apply_postprocessing`, and
+        `postprocessing.json`.
     """
     from batchgenerators.utilities.file_and_folder_operations import save_pickle
     from nnunetv2.evaluation.evaluate_predictions import label_or_region_to_key, save_summary_json
-    from nnunetv2.postprocessing.remove_connected_components import remove_all_but_largest_component_from_segmentation
+    from nnunetv2.postprocessing.remove_connected_components import (
+        remove_all_but_largest_component_from_segmentation,
+    )
 
     reader_writer = reader_of(folder)
     dataset_json = read_json(folder / DATASET)
     ending = file_ending(dataset_json)
     names = foreground(contract)
     labels = list(names)
-    before = best = label_set_summary(references, folder, contract, ending, processes, reader_writer)
+    before = best = label_set_summary(
+        references, folder, contract, ending, processes, reader_writer
+    )
     chosen: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix=".postprocessing_", dir=folder) as temporary:
         current = folder
@@ -51,7 +59,9 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
             name = "the foreground" if isinstance(step, list) else names[step]
             for _ in map_parallel(_postprocess, jobs, processes, f"Largest component of {name}"):
                 pass
-            after = label_set_summary(references, candidate, contract, ending, processes, reader_writer)
+            after = label_set_summary(
+                references, candidate, contract, ending, processes, reader_writer
+            )
             helps = _improves(best, after, step)
             scores = [_dice(summary, step) for summary in (best, after)]
             verdict = "helps" if helps else "does not help"
@@ -72,7 +82,10 @@ def choose_postprocessing(folder: Path, references: Path, contract: Contract, pr
     with new_file(folder / POSTPROCESSING) as file:
         save_pickle(([function] * len(chosen), chosen), str(file))
     compared = {
-        name: {**summary, "mean": {label_or_region_to_key(key): mean for key, mean in summary["mean"].items()}}
+        name: {
+            **summary,
+            "mean": {label_or_region_to_key(key): mean for key, mean in summary["mean"].items()},
+        }
         for name, summary in (("input_folder", before), ("postprocessed", best))
     }
     kept = ("foreground_mean", "mean", "label_set_dice", "known_wrong")
@@ -98,7 +111,9 @@ def _dice(summary: Mapping[str, Any], step: int | list[int]) -> float:
 
 
 def _improves(before: Mapping[str, Any], after: Mapping[str, Any], step: int | list[int]) -> bool:
-    """A leaf without any score is NaN, which neither improves nor gets worse. Known errors must not become more."""
+    """A leaf without any score is NaN, which neither improves nor gets worse. Known errors must not
+    become more.
+    """
     worse = [label for label in after["mean"] if _dice(after, label) < _dice(before, label)]
     worse += [name for name, dice in after["unions"].items() if dice < before["unions"][name]]
     if after["known_wrong"] > before["known_wrong"]:

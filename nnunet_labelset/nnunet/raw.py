@@ -12,16 +12,28 @@ from typing import Any
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json
-from nnunet_labelset.nnunet.names import CHANNELS, DATASET, FILE_ENDING, IMAGES_TRAINING, LISTED, NUM_TRAINING
+from nnunet_labelset.nnunet.names import (
+    CHANNELS,
+    DATASET,
+    FILE_ENDING,
+    IMAGES_TRAINING,
+    LISTED,
+    NUM_TRAINING,
+)
 
 TRAINING, TEST = "training", "test"
-INCOMPLETE = ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
-OLD_LABEL_MAPS = "_before_annotate"  # ends the name of a folder with old label maps: `annotate --mask` writes new ones
+INCOMPLETE = (
+    ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
+)
+# ends the name of a folder with old label maps: `annotate --mask` writes new ones
+OLD_LABEL_MAPS = "_before_annotate"
 
 
 @dataclass(frozen=True)
 class RawCase:
-    """One case: its images by channel, its label map (which may not exist) and, if the data set keeps one, its mask."""
+    """One case: its images by channel, its label map (which may not exist) and, if the data set
+    keeps one, its mask.
+    """
 
     name: str
     part: str
@@ -33,19 +45,29 @@ class RawCase:
 def file_ending(dataset_json: Mapping[str, Any]) -> str:
     ending = dataset_json.get(FILE_ENDING)
     if not isinstance(ending, str) or not ending:
-        raise LabelSetError(f"Expected 'file_ending' in dataset.json to be such as '.nii.gz', but got {ending!r}")
+        raise LabelSetError(
+            f"Expected 'file_ending' in dataset.json to be such as '.nii.gz', but got {ending!r}"
+        )
     return ending
 
 
 def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the channels, in their order."""
     channels = dataset_json.get(CHANNELS)
-    if not isinstance(channels, Mapping) or not channels or not all(str(key).isdigit() for key in channels):
-        raise LabelSetError(f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}")
+    if (
+        not isinstance(channels, Mapping)
+        or not channels
+        or not all(str(key).isdigit() for key in channels)
+    ):
+        raise LabelSetError(
+            f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}"
+        )
     return tuple(str(channels[key]) for key in sorted(channels, key=int))
 
 
-def new_dataset_json(name: str, channels: Sequence[str], num_training: int, ending: str) -> dict[str, Any]:
+def new_dataset_json(
+    name: str, channels: Sequence[str], num_training: int, ending: str
+) -> dict[str, Any]:
     """What dataset.json says beside the labels."""
     return {
         CHANNELS: {str(number): channel for number, channel in enumerate(channels)},
@@ -64,8 +86,9 @@ def read_dataset(folder: Path) -> tuple[dict[str, Any], Contract]:
 def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCase]:
     """Training and test cases of a raw data set, sorted by name, training first.
 
-    Training cases are found as nnU-Net finds them: the key `dataset` of `dataset.json` if it is there, else imagesTr.
-    A test case needs an image or a label map. Nothing is read, so files that are listed may be missing.
+    Training cases are found as nnU-Net finds them: the key `dataset` of `dataset.json` if it is
+    there, else imagesTr. A test case needs an image or a label map. Nothing is read, so files that
+    are listed may be missing.
     """
     folder = Path(folder)
     ending = file_ending(dataset_json)
@@ -73,9 +96,13 @@ def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCa
     if listed is None:
         training = _folder_cases(folder, ending, "Tr", TRAINING)
     elif not isinstance(listed, Mapping):
-        raise LabelSetError(f"Expected 'dataset' in dataset.json to be an object of cases, but got {listed!r}")
+        raise LabelSetError(
+            f"Expected 'dataset' in dataset.json to be an object of cases, but got {listed!r}"
+        )
     else:
-        training = [_listed_case(folder, str(name), entry) for name, entry in sorted(listed.items())]
+        training = [
+            _listed_case(folder, str(name), entry) for name, entry in sorted(listed.items())
+        ]
     return training + _folder_cases(folder, ending, "Ts", TEST)
 
 
@@ -88,7 +115,9 @@ def training_cases(folder: Path, dataset_json: Mapping[str, Any]) -> list[str]:
 
 
 def image_files(folder: str | Path, ending: str) -> tuple[dict[str, list[Path]], list[Path]]:
-    """Images `{case}_{channel}{ending}` by case, and the files of that ending that are not named so."""
+    """Images `{case}_{channel}{ending}` by case, and the files of that ending that are not named
+    so.
+    """
     images: dict[str, list[Path]] = {}
     strays = []
     for stem, path in case_files(folder, ending).items():
@@ -104,14 +133,28 @@ def _folder_cases(folder: Path, ending: str, suffix: str, part: str) -> list[Raw
     labels = case_files(folder / f"labels{suffix}", ending)
     masks = case_files(folder / f"masks{suffix}", ending)
     if part == TRAINING:  # each should have a label map
-        labels = {name: labels.get(name, folder / f"labels{suffix}" / f"{name}{ending}") for name in images}
+        labels = {
+            name: labels.get(name, folder / f"labels{suffix}" / f"{name}{ending}")
+            for name in images
+        }
     names = sorted({*images, *labels})
-    return [RawCase(name, part, tuple(images.get(name, ())), labels.get(name), masks.get(name)) for name in names]
+    return [
+        RawCase(name, part, tuple(images.get(name, ())), labels.get(name), masks.get(name))
+        for name in names
+    ]
 
 
 def _listed_case(folder: Path, name: str, entry: Any) -> RawCase:
-    images, label = (entry.get("images"), entry.get("label")) if isinstance(entry, Mapping) else ((), "")
-    if not isinstance(images, list) or not images or not all(isinstance(text, str) for text in (*images, label)):
-        raise LabelSetError(f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a file)")
+    images, label = (
+        (entry.get("images"), entry.get("label")) if isinstance(entry, Mapping) else ((), "")
+    )
+    if (
+        not isinstance(images, list)
+        or not images
+        or not all(isinstance(text, str) for text in (*images, label))
+    ):
+        raise LabelSetError(
+            f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a file)"
+        )
     *images, label = (folder / os.path.expandvars(text) for text in (*images, label))
     return RawCase(name, TRAINING, tuple(images), label)

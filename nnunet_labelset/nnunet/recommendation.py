@@ -47,32 +47,43 @@ def next_commands(number: int | str, names: Sequence[str], preprocessed: bool = 
     return [train] if preprocessed else [preprocess, train]
 
 
-def next_commands_with_plans(number: int, plans: str, configuration: str, trainer: str) -> list[str]:
+def next_commands_with_plans(
+    number: int, plans: str, configuration: str, trainer: str
+) -> list[str]:
     """What to type after the plans of a model were given to a data set."""
     commands = [
         f"  {EXTRACT_FINGERPRINT} -d {number}",
         f"  {PREPROCESS} -d {number} -plans_name {plans} -c {' '.join(data_of(configuration))}",
         f"  nnunet_labelset train {number} {configuration} 0 -tr {trainer} -p {plans}",
     ]
-    if configuration == CASCADE:  # it trains on what all folds of the stage before it have predicted
+    if (
+        configuration == CASCADE
+    ):  # it trains on what all folds of the stage before it have predicted
         commands.insert(
-            2, f"  nnunet_labelset train {number} {BEFORE_CASCADE} 0 -tr {trainer} -p {plans}  # every fold"
+            2,
+            f"  nnunet_labelset train {number} {BEFORE_CASCADE} 0 -tr {trainer} -p {plans}  # every fold",
         )
     return commands
 
 
-def reasons(coverage: Mapping[str, int], cases: int, patch: Sequence[int], volume: Sequence[int]) -> list[str]:
+def reasons(
+    coverage: Mapping[str, int], cases: int, patch: Sequence[int], volume: Sequence[int]
+) -> list[str]:
     """Why the recommended trainer, from the data: `coverage` counts the training cases that annotate each label."""
     found = []
     if coverage.get("background") == 0:
-        found.append("no case annotates background (a Dice loss alone never sees it; cross entropy does)")
+        found.append(
+            "no case annotates background (a Dice loss alone never sees it; cross entropy does)"
+        )
     if any(p < v for p, v in zip(patch, volume, strict=False)):
         found.append(
             f"the patch ({_size(patch)}) is smaller than the median volume ({_size(volume)}), so that many patches "
             "lack a label (the Dice of one batch says nothing about it there; a running Dice does)"
         )
     few = [
-        f"'{label}' {n} of {cases}" for label, n in coverage.items() if 0 < n <= FEW * cases and label != "background"
+        f"'{label}' {n} of {cases}"
+        for label, n in coverage.items()
+        if 0 < n <= FEW * cases and label != "background"
     ]
     if few:
         found.append(f"few cases annotate {some(few, 5)} (cases are drawn so that it is seen)")

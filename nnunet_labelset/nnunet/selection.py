@@ -1,6 +1,8 @@
-"""`nnunet_labelset find_best_configuration`: nnU-Net's command of this name, decided by label-set-aware Dice.
+"""`nnunet_labelset find_best_configuration`: nnU-Net's command of this name, decided by
+label-set-aware Dice.
 
-nnU-Net collects the cross-validation, ensembles, and writes the inference instructions; only the scores are ours.
+nnU-Net collects the cross-validation, ensembles, and writes the inference instructions; only the
+scores are ours.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ NNUNET_SUMMARY = "summary_nnunet.json"  # what nnU-Net counts, beside our summar
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model or an ensemble of two, with the folder of its cross-validation, both scores, and its known errors.
+    """A model or an ensemble of two, with the folder of its cross-validation, both scores, and its
+    known errors.
 
-    `dice` is the mean over leaves and unions, `known_wrong` the share of voxels predicted outside of their label-set.
+    `dice` is the mean over leaves and unions, `known_wrong` the share of voxels predicted outside
+    of their label-set.
     """
 
     name: str
@@ -51,11 +55,17 @@ class Selection:
         self.results = find_dataset(self.name, names.RESULTS)
         self.references = self.preprocessed / names.REFERENCES
         if not self.references.is_dir():
-            raise LabelSetError(f"{self.references}: no such folder: run {names.PLAN_AND_PREPROCESS}")
+            raise LabelSetError(
+                f"{self.references}: no such folder: run {names.PLAN_AND_PREPROCESS}"
+            )
         self.folds, self.processes, self.overwrite = tuple(folds), processes, overwrite
 
-    def available(self, trainers: Sequence[str], configurations: Sequence[str], plans: Sequence[str]) -> list[dict]:
-        """The trained models; a configuration that the plans do not have is left out, as in nnU-Net."""
+    def available(
+        self, trainers: Sequence[str], configurations: Sequence[str], plans: Sequence[str]
+    ) -> list[dict]:
+        """The trained models; a configuration that the plans do not have is left out, as in
+        nnU-Net.
+        """
         from nnunetv2.evaluation.find_best_configuration import (
             dumb_trainer_config_plans_to_trained_models_dict,
             filter_available_models,
@@ -63,12 +73,18 @@ class Selection:
 
         for name in plans:
             if not (self.preprocessed / f"{name}.json").is_file():
-                raise LabelSetError(f"{self.preprocessed}: no plans {name}.json; name your plans with -p")
-        wanted = dumb_trainer_config_plans_to_trained_models_dict(list(trainers), list(configurations), list(plans))
+                raise LabelSetError(
+                    f"{self.preprocessed}: no plans {name}.json; name your plans with -p"
+                )
+        wanted = dumb_trainer_config_plans_to_trained_models_dict(
+            list(trainers), list(configurations), list(plans)
+        )
         with _one_line("train it, or name what you have trained with -c, -tr and -p"):
             models = filter_available_models(wanted, self.name)
         if not models:
-            raise LabelSetError(f"the plans {some(plans)} have none of the configurations {some(configurations)}")
+            raise LabelSetError(
+                f"the plans {some(plans)} have none of the configurations {some(configurations)}"
+            )
         return models
 
     def model(self, model: Mapping[str, str]) -> Candidate:
@@ -78,8 +94,12 @@ class Selection:
         folder = self.model_folder(model)
         merged = folder / names.crossvalidation_name(self.folds)
         with _one_line("train all folds, or name those that you have with -f"):
-            accumulate_cv_results(str(folder), str(merged), self.folds, self.processes, self.overwrite)
-        if "annotated_cases" not in read_json(merged / names.SUMMARY):  # ours, from an earlier run, stays
+            accumulate_cv_results(
+                str(folder), str(merged), self.folds, self.processes, self.overwrite
+            )
+        if "annotated_cases" not in read_json(
+            merged / names.SUMMARY
+        ):  # ours, from an earlier run, stays
             (merged / names.SUMMARY).replace(merged / NNUNET_SUMMARY)
         return self._candidate(folder.name, (model,), merged)
 
@@ -94,7 +114,9 @@ class Selection:
         name = get_ensemble_name(*folders, self.folds)
         merged = self.results / "ensembles" / name
         with _one_line("or leave ensembles out with --disable_ensembling"):
-            ensemble_crossvalidations(folders, str(merged), self.folds, self.processes, overwrite=self.overwrite)
+            ensemble_crossvalidations(
+                folders, str(merged), self.folds, self.processes, overwrite=self.overwrite
+            )
         dataset_json = read_json(merged / names.DATASET)
         labels = PlansManager(str(merged / names.PLANS)).get_label_manager(dataset_json)
         compute_metrics_on_folder(
@@ -123,24 +145,36 @@ class Selection:
     def model_folder(self, model: Mapping[str, str]) -> Path:
         from nnunetv2.utilities.file_path_utilities import get_output_folder
 
-        return Path(get_output_folder(self.name, model["trainer"], model["plans"], model["configuration"]))
+        return Path(
+            get_output_folder(self.name, model["trainer"], model["plans"], model["configuration"])
+        )
 
-    def _candidate(self, name: str, models: tuple[Mapping[str, str], ...], folder: Path) -> Candidate:
+    def _candidate(
+        self, name: str, models: tuple[Mapping[str, str], ...], folder: Path
+    ) -> Candidate:
         from nnunetv2.evaluation.evaluate_predictions import save_summary_json
 
         dataset_json, contract = read_dataset(folder)
         ending = file_ending(dataset_json)
-        summary = label_set_summary(self.references, folder, contract, ending, self.processes, reader_of(folder))
+        summary = label_set_summary(
+            self.references, folder, contract, ending, self.processes, reader_of(folder)
+        )
         save_summary_json(summary, str(folder / names.SUMMARY))
         theirs = read_json(folder / NNUNET_SUMMARY)["foreground_mean"]["Dice"]
-        return Candidate(name, models, folder, summary["label_set_dice"], theirs, summary["known_wrong"])
+        return Candidate(
+            name, models, folder, summary["label_set_dice"], theirs, summary["known_wrong"]
+        )
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The highest label-set-aware Dice; of equals the one with the fewest known errors, then the first."""
+    """The highest label-set-aware Dice; of equals the one with the fewest known errors, then the
+    first.
+    """
     scored = [candidate for candidate in candidates if not math.isnan(candidate.dice)]
     if not scored:
-        raise LabelSetError("no leaf is annotated in any validation case, so nothing can be compared: check the splits")
+        raise LabelSetError(
+            "no leaf is annotated in any validation case, so nothing can be compared: check the splits"
+        )
     return max(scored, key=lambda candidate: (candidate.dice, -candidate.known_wrong))
 
 
@@ -154,7 +188,9 @@ def nnunet_choice(candidates: Sequence[Candidate]) -> Candidate | None:
 def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
     """All scores, and where nnU-Net would choose differently."""
     lines = ["label-set-aware  known wrong  nnU-Net's  mean foreground Dice of"]
-    lines += [f"{c.dice:15.4f}  {c.known_wrong:11.3%}  {c.nnunet_dice:9.4f}  {c.name}" for c in candidates]
+    lines += [
+        f"{c.dice:15.4f}  {c.known_wrong:11.3%}  {c.nnunet_dice:9.4f}  {c.name}" for c in candidates
+    ]
     lines.append(f"Best by label-set-aware Dice: {best.name}")
     fewer = [c for c in candidates if c.known_wrong < best.known_wrong / 2]
     if fewer:
@@ -184,9 +220,15 @@ def _one_line(advice: str) -> Iterator[None]:
 
 
 def write_choice(
-    selection: Selection, candidates: Sequence[Candidate], best: Candidate, models: list[dict], ensembling: bool
+    selection: Selection,
+    candidates: Sequence[Candidate],
+    best: Candidate,
+    models: list[dict],
+    ensembling: bool,
 ) -> None:
-    """Postprocessing, inference_information.json and nnU-Net's inference_instructions.txt, which find our trainers."""
+    """Postprocessing, inference_information.json and nnU-Net's inference_instructions.txt, which
+    find our trainers.
+    """
     from nnunetv2.evaluation.find_best_configuration import print_inference_instructions
 
     from nnunet_labelset.nnunet.postprocessing import choose_postprocessing
@@ -200,7 +242,9 @@ def write_choice(
         "considered_models": models,
         "ensembling_allowed": ensembling,
         "all_results": {candidate.name: candidate.dice for candidate in candidates},
-        "all_results_of_nnunet": {candidate.name: candidate.nnunet_dice for candidate in candidates},
+        "all_results_of_nnunet": {
+            candidate.name: candidate.nnunet_dice for candidate in candidates
+        },
         "known_wrong": {candidate.name: candidate.known_wrong for candidate in candidates},
         "choice_of_nnunet": theirs.name if theirs else None,
         "best_model_or_ensemble": {
@@ -209,7 +253,11 @@ def write_choice(
             "postprocessing_file": str(best.folder / names.POSTPROCESSING),
             "some_plans_file": str(best.folder / names.PLANS),
             "selected_model_or_models": [
-                {"configuration": m["configuration"], "trainer": m["trainer"], "plans_identifier": m["plans"]}
+                {
+                    "configuration": m["configuration"],
+                    "trainer": m["trainer"],
+                    "plans_identifier": m["plans"],
+                }
                 for m in best.models
             ],
         },

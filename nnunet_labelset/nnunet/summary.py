@@ -16,7 +16,9 @@ from nnunet_labelset.evaluation.scores import score_pair
 from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours
-NNUNET_METRICS = {name: name.lower() for name in ("Dice", "IoU", "FP", "TP", "FN", "TN", "n_pred", "n_ref")}
+NNUNET_METRICS = {
+    name: name.lower() for name in ("Dice", "IoU", "FP", "TP", "FN", "TN", "n_pred", "n_ref")
+}
 
 
 def label_set_summary(
@@ -27,10 +29,12 @@ def label_set_summary(
     num_processes: int,
     reader: Any = None,
 ) -> dict[str, Any]:
-    """What nnU-Net's `compute_metrics_on_folder` returns, for `save_summary_json`, but label-set-aware.
+    """What nnU-Net's `compute_metrics_on_folder` returns, for `save_summary_json`, but
+    label-set-aware.
 
-    A leaf that is not annotated in a case has NaN there. Means leave NaN out, and the foreground mean leaves out leaves
-    without any score. `reader` is nnU-Net's for this data set. Cases without prediction are left out, as in nnU-Net.
+    A leaf that is not annotated in a case has NaN there. Means leave NaN out, and the foreground
+    mean leaves out leaves without any score. `reader` is nnU-Net's for this data set. Cases without
+    prediction are left out, as in nnU-Net.
     """
     wanted = Wanted(under_leaves=False, surfaces=False)
     pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, True, wanted)
@@ -42,9 +46,10 @@ def label_set_summary(
 def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str, Any]:
     """nnU-Net's summary of scored cases, and what it does not know.
 
-    `labels` are nnU-Net's keys by name. `annotated_cases` is the number of cases in which each leaf was annotated,
-    `unions` the mean Dice of label-sets of several leaves, `known_wrong` the mean share of voxels predicted outside of
-    their label-set, and `label_set_dice` the mean over leaves and unions, which sees what the leaves alone do not.
+    `labels` are nnU-Net's keys by name. `annotated_cases` is the number of cases in which each leaf
+    was annotated, `unions` the mean Dice of label-sets of several leaves, `known_wrong` the mean
+    share of voxels predicted outside of their label-set, and `label_set_dice` the mean over leaves
+    and unions, which sees what the leaves alone do not.
     """
     per_case: list[dict[str, Any]] = [
         {
@@ -55,24 +60,32 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
         for case in cases
     ]
     mean = {
-        label: {name: nanmean(case["metrics"][label][name] for case in per_case) for name in NNUNET_METRICS}
+        label: {
+            name: nanmean(case["metrics"][label][name] for case in per_case)
+            for name in NNUNET_METRICS
+        }
         for label in labels
     }
     names = sorted({name for case in cases for name in case.leaves if name not in labels.values()})
     unions = {
-        name: nanmean(_metrics(case.leaves[name])["Dice"] for case in cases if name in case.leaves) for name in names
+        name: nanmean(_metrics(case.leaves[name])["Dice"] for case in cases if name in case.leaves)
+        for name in names
     }
     return {
         "metric_per_case": per_case,
         "mean": mean,
-        "foreground_mean": {name: nanmean(mean[label][name] for label in labels) for name in NNUNET_METRICS},
+        "foreground_mean": {
+            name: nanmean(mean[label][name] for label in labels) for name in NNUNET_METRICS
+        },
         "annotated_cases": {
             str(label): sum(case.leaves[name].outcome != UNANNOTATED for case in cases)
             for label, name in labels.items()
         },
         "unions": unions,
         "label_set_dice": nanmean([*(mean[label]["Dice"] for label in labels), *unions.values()]),
-        "known_wrong": nanmean(share for case in cases if (share := case.known_wrong_share) is not None),
+        "known_wrong": nanmean(
+            share for case in cases if (share := case.known_wrong_share) is not None
+        ),
     }
 
 
@@ -80,7 +93,10 @@ def _metrics(score: Score) -> dict[str, float]:
     if score.outcome == UNANNOTATED:
         return dict.fromkeys(NNUNET_METRICS, float("nan"))
     found = {**vars(score), **score.values}
-    return {name: float("nan") if found[ours] is None else found[ours] for name, ours in NNUNET_METRICS.items()}
+    return {
+        name: float("nan") if found[ours] is None else found[ours]
+        for name, ours in NNUNET_METRICS.items()
+    }
 
 
 def nanmean(values: Iterable[float]) -> float:

@@ -23,7 +23,8 @@ from nnunet_labelset.report.sections import (
     volumes,
 )
 
-# A section is a module with a TITLE and a function `body(report)`, which returns nothing where it has nothing to say.
+# A section is a module with a TITLE and a function `body(report)`, which returns nothing where it
+# has nothing to say.
 SECTIONS = (
     headline,
     all_scores,
@@ -47,7 +48,9 @@ def build_report(report: Report, title: str) -> str:
         if body:
             sections.append(Section(module.__name__.rpartition(".")[2], module.TITLE, body))
     lead = [f"{len(report.cases)} evaluated case(s); {', '.join(report.methods)}"]
-    if missing := sorted({case for result in report.results.values() for case in result.missing_predictions}):
+    if missing := sorted(
+        {case for result in report.results.values() for case in result.missing_predictions}
+    ):
         lead.append(f"{len(missing)} case(s) without prediction were left out: {some(missing)}")
     return page(title, lead, sections)
 

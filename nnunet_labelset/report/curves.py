@@ -20,7 +20,9 @@ def line_plot(
     limits: tuple[float, float] | None = None,
 ) -> Markup:
     """Curves over epochs: `lines` holds `(name, class for the style sheet, value by epoch)`."""
-    points = {(epoch, value) for _, _, line in lines for epoch, value in line.items() if value is not None}
+    points = {
+        (epoch, value) for _, _, line in lines for epoch, value in line.items() if value is not None
+    }
     if not points:
         return Markup("")
     last = max(epoch for epoch, _ in points)
@@ -28,7 +30,9 @@ def line_plot(
     width, height, left, right = 540, 210, 44, 530
     x, y = Axis(0, last, left, right), Axis(low, high, height - 32, 24)
     parts = [*titled(title, unit, left, right), *grid_up(y, left, right)]
-    parts += [text(x(tick), height - 19, "tick", f"{tick:g}") for tick in x.ticks() if tick == int(tick)]
+    parts += [
+        text(x(tick), height - 19, "tick", f"{tick:g}") for tick in x.ticks() if tick == int(tick)
+    ]
     parts.append(text(right, height - 4, "unit", "epoch"))
     for name, style, line in lines:
         # A gap where a value is missing, not a line across it.
@@ -39,7 +43,11 @@ def line_plot(
             else:
                 runs[-1].append(f"{x(epoch):.1f},{y(min(max(value, low), high)):.1f}")
         curve = Markup('<polyline points="{}" class="{}"><title>{}</title></polyline>')
-        parts += [curve.format(" ".join(run if len(run) > 1 else run * 2), style, name) for run in runs if run]
+        parts += [
+            curve.format(" ".join(run if len(run) > 1 else run * 2), style, name)
+            for run in runs
+            if run
+        ]
     return svg(width, height, f"{title}, {unit} over {last + 1} epochs, {len(lines)} curves", parts)
 
 

@@ -50,7 +50,9 @@ class DrawnCase:
             self.spacing = (1.0, *self.spacing)
         kinds = error_kinds(membership)
         whole = [_errors(kinds, reference, array) for array in predictions]
-        self.error_counts = [dict(zip(ERROR_COLOURS, map(int, counts[1:]), strict=True)) for counts in whole]
+        self.error_counts = [
+            dict(zip(ERROR_COLOURS, map(int, counts[1:]), strict=True)) for counts in whole
+        ]
         labelled = ~membership[:, 0]  # what is certainly not background
         foreground = next(
             (mask for mask in (look_up(labelled, reference), reference != 0) if mask.any()),
@@ -70,9 +72,11 @@ class DrawnCase:
 
     @cached_property
     def telling(self) -> list[int]:
-        """In every view, the slice with the most errors among those that cut well through what is drawn.
+        """In every view, the slice with the most errors among those that cut well through what is
+        drawn.
 
-        Without that condition it would often lie just beside the organ, where nothing can be compared.
+        Without that condition it would often lie just beside the organ, where nothing can be
+        compared.
         """
         chosen = []
         for axis in range(len(self.views)):
@@ -80,7 +84,13 @@ class DrawnCase:
             wrong = sum((array > 0).sum(axis=others) for array in self.errors)
             drawn = ((self.reference > 0) & (self.reference < self.num_leaves)).sum(axis=others)
             # Without errors: where most is drawn.
-            chosen.append(int(np.argmax(np.where(2 * drawn >= drawn.max(), wrong * self.reference.size + drawn, -1))))
+            chosen.append(
+                int(
+                    np.argmax(
+                        np.where(2 * drawn >= drawn.max(), wrong * self.reference.size + drawn, -1)
+                    )
+                )
+            )
         return chosen
 
     @cached_property
@@ -89,12 +99,16 @@ class DrawnCase:
         depth = self.reference.shape[0]
         evenly = np.linspace(0, depth - 1, min(depth, FRAMES)).round().astype(int).tolist()
         nearest = min(evenly, key=lambda index: abs(index - self.telling[0]))
-        return sorted({*evenly, self.telling[0]} - ({nearest} if nearest != self.telling[0] else set()))
+        return sorted(
+            {*evenly, self.telling[0]} - ({nearest} if nearest != self.telling[0] else set())
+        )
 
     def frames(self, array: np.ndarray) -> list[np.ndarray]:
         """Slices with the patient upright: the axial ones, then one of every other view."""
         planes = [array[index] for index in self.axial]
-        return planes + [np.take(array, self.telling[axis], axis)[::-1] for axis in range(1, len(self.views))]
+        return planes + [
+            np.take(array, self.telling[axis], axis)[::-1] for axis in range(1, len(self.views))
+        ]
 
     def frame_extents(self) -> list[tuple[float, float]]:
         """Height and width of every frame in mm."""
@@ -108,12 +122,17 @@ def find_image(reference_file: str | Path, case: str, file_ending: str) -> Path 
     folder = Path(reference_file).parent
     if not folder.name.startswith("labels"):
         return None
-    image = folder.with_name("images" + folder.name[len("labels") :]) / f"{case}{FIRST_CHANNEL}{file_ending}"
+    image = (
+        folder.with_name("images" + folder.name[len("labels") :])
+        / f"{case}{FIRST_CHANNEL}{file_ending}"
+    )
     return image if image.is_file() else None
 
 
 def error_kinds(membership: np.ndarray) -> np.ndarray:
-    """By value and predicted leaf `(K, C)`: 0 what may be right, else missed, invented, wrong leaf (ERROR_COLOURS)."""
+    """By value and predicted leaf `(K, C)`: 0 what may be right, else missed, invented, wrong leaf
+    (ERROR_COLOURS).
+    """
     kinds = np.zeros(membership.shape, np.uint8)
     kinds[~membership] = 3
     kinds[~membership[:, 0], 0] = 1
@@ -125,7 +144,10 @@ def error_kinds(membership: np.ndarray) -> np.ndarray:
 def _errors(kinds: np.ndarray, reference: np.ndarray, prediction: np.ndarray) -> np.ndarray:
     """How many voxels are of each kind."""
     planes = zip(reference, prediction, strict=True)
-    return np.sum([np.bincount(kinds[pair].ravel(), minlength=len(ERROR_COLOURS) + 1) for pair in planes], axis=0)
+    return np.sum(
+        [np.bincount(kinds[pair].ravel(), minlength=len(ERROR_COLOURS) + 1) for pair in planes],
+        axis=0,
+    )
 
 
 def _oriented(path: str | Path) -> Volume:
@@ -139,15 +161,21 @@ def _box(mask: np.ndarray) -> tuple[slice, ...]:
     return tuple(slice(max(0, axis.start - MARGIN), axis.stop + MARGIN) for axis in box)
 
 
-def _grey(path: Path | None, like: Place, crop: tuple[slice, ...], inside: np.ndarray) -> np.ndarray:
-    """The image as grey values, its window from what the reference labels; dark grey if there is none on this grid."""
+def _grey(
+    path: Path | None, like: Place, crop: tuple[slice, ...], inside: np.ndarray
+) -> np.ndarray:
+    """The image as grey values, its window from what the reference labels; dark grey if there is
+    none on this grid.
+    """
     plain = np.full(inside.shape, 40, np.uint8)
     if path is None:
         return plain
     voxels, place = _oriented(path)
     if geometry_difference(place, like):
         return plain
-    array = np.nan_to_num((voxels if len(place.size) == 3 else voxels[None])[crop].astype(np.float32))
+    array = np.nan_to_num(
+        (voxels if len(place.size) == 3 else voxels[None])[crop].astype(np.float32)
+    )
     if place.components > 1:
         array = array.mean(axis=-1)
     low, high = np.percentile(array[inside], [1, 99])

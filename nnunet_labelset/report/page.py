@@ -1,4 +1,6 @@
-"""The page of a report and its building blocks. All text is escaped by Markup, whatever cases or methods are called."""
+"""The page of a report and its building blocks. All text is escaped by Markup, whatever cases or
+methods are called.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def _filled(template: str, **content: object) -> Markup:
 def page(title: str, lead: Sequence[object], sections: Sequence[Section]) -> str:
     """The whole document, which needs nothing else."""
     inside = {name: Markup(asset(name)) for name in ("page.css", "figures.css", "page.js")}
-    return _filled("page.html", title=title, lead=lead, sections=sections, version=__version__, inside=inside)
+    return _filled(
+        "page.html", title=title, lead=lead, sections=sections, version=__version__, inside=inside
+    )
 
 
 def join(parts: Iterable[object], between: str = "") -> Markup:
@@ -54,11 +58,17 @@ def join(parts: Iterable[object], between: str = "") -> Markup:
 
 
 def paragraph(content: object, kind: str = "") -> Markup:
-    return Markup('<p class="{}">{}</p>').format(kind, content) if kind else Markup("<p>{}</p>").format(content)
+    return (
+        Markup('<p class="{}">{}</p>').format(kind, content)
+        if kind
+        else Markup("<p>{}</p>").format(content)
+    )
 
 
 def bullets(lines: Iterable[object], kind: str = "notes") -> Markup:
-    return Markup('<ul class="{}">{}</ul>').format(kind, join(Markup("<li>{}</li>").format(line) for line in lines))
+    return Markup('<ul class="{}">{}</ul>').format(
+        kind, join(Markup("<li>{}</li>").format(line) for line in lines)
+    )
 
 
 def details(title: object, body: Markup) -> Markup:
@@ -74,7 +84,9 @@ def text(content: object, kind: str = "text") -> Cell:
     return Cell(escape(content), "", kind)
 
 
-def number(content: float | int | None, digits: int = 1, shown: object = None, kind: str = "") -> Cell:
+def number(
+    content: float | int | None, digits: int = 1, shown: object = None, kind: str = ""
+) -> Cell:
     """A number that sorts by its full value; None is a dash that sorts last."""
     if content is None:
         return Cell(Markup("&ndash;"), " ", kind)
@@ -89,17 +101,23 @@ def table(
     kind: str = "sortable",
 ) -> Markup:
     """A table; the first `texts` columns hold words, and a line separates groups of rows."""
-    return scroll(caption, _filled("table.html", columns=columns, groups=groups, texts=texts, kind=kind))
+    return scroll(
+        caption, _filled("table.html", columns=columns, groups=groups, texts=texts, kind=kind)
+    )
 
 
 def scroll(label: str, content: Markup) -> Markup:
     """An area that scrolls sideways, also with the keyboard."""
-    return Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>').format(label, content)
+    return Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">{}</div>').format(
+        label, content
+    )
 
 
 def figure(name: str, picture: Markup, caption: object = "") -> Markup:
     """A figure that can be saved under `name`."""
-    return Markup('<figure data-name="{}">{}<figcaption>{}</figcaption></figure>').format(name, picture, caption)
+    return Markup('<figure data-name="{}">{}<figcaption>{}</figcaption></figure>').format(
+        name, picture, caption
+    )
 
 
 def plots(figures: Iterable[Markup], kind: str = "plots") -> Markup:

@@ -1,7 +1,7 @@
 """Slices of a case as pictures: layers of small images that share the grey one below them.
 
-A layer holds all slices of a case, one below the other; a picture is a window on it. So the grey values are stored once
-for all methods, and moving from slice to slice moves the window.
+A layer holds all slices of a case, one below the other; a picture is a window on it. So the grey
+values are stored once for all methods, and moving from slice to slice moves the window.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ import numpy as np
 from markupsafe import Markup
 from PIL import Image, ImageDraw, ImageFont
 
-from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, LEAF_COLOURS, leaf_colour, rgb
+from nnunet_labelset.report.colours import (
+    CONTOUR_COLOURS,
+    ERROR_COLOURS,
+    LEAF_COLOURS,
+    leaf_colour,
+    rgb,
+)
 from nnunet_labelset.report.overlays import DrawnCase
 from nnunet_labelset.report.page import join
 
@@ -46,11 +52,15 @@ class Painter:
         """Borders of the reference, of the prediction, and where both have one (CONTOUR_COLOURS)."""
         arrays = (self.case.reference, self.case.predictions[method])
         reference, prediction = (_borders(self._stack(array)) for array in arrays)
-        return self._add(f"contours{method}", _palette(CONTOUR_COLOURS.values())[reference + 2 * prediction])
+        return self._add(
+            f"contours{method}", _palette(CONTOUR_COLOURS.values())[reference + 2 * prediction]
+        )
 
     def errors(self, method: int) -> str:
         kinds = self._stack(self.case.errors[method])
-        return self._add(f"errors{method}", self._hatched(_palette(ERROR_COLOURS.values())[kinds], under=True))
+        return self._add(
+            f"errors{method}", self._hatched(_palette(ERROR_COLOURS.values())[kinds], under=True)
+        )
 
     def definitions(self) -> Markup:
         """The layers, once per case; the pictures refer to them."""
@@ -60,7 +70,9 @@ class Painter:
 
     def picture(self, label: str, *layers: str) -> Markup:
         """All views of the layers above the grey one, side by side."""
-        uses = join(Markup('<use href="#{}"/>').format(layer) for layer in (f"{self.name}-grey", *layers))
+        uses = join(
+            Markup('<use href="#{}"/>').format(layer) for layer in (f"{self.name}-grey", *layers)
+        )
         first = self.case.axial.index(self.case.telling[0])
         frames = [first, *range(len(self.case.axial), len(self.shapes))]
         window = Markup(
@@ -82,14 +94,22 @@ class Painter:
         return Markup(
             '<p class="tools" hidden><label>Axial slice <input type="range" data-moves="{}" data-step="{}" min="0" '
             'max="{}" value="{}"></label> <output></output></p>'
-        ).format(self.name, self.height, len(self.case.axial) - 1, self.case.axial.index(self.case.telling[0]))
+        ).format(
+            self.name,
+            self.height,
+            len(self.case.axial) - 1,
+            self.case.axial.index(self.case.telling[0]),
+        )
 
     def _stack(self, array: np.ndarray) -> np.ndarray:
-        """The frames scaled to square pixels, centred, one below the other: `(frames * height, width)`."""
+        """The frames scaled to square pixels, centred, one below the other: `(frames * height,
+        width)`.
+        """
         stack = np.zeros((len(self.shapes), self.height, self.width), array.dtype)
         for place, frame, shape in zip(stack, self.case.frames(array), self.shapes, strict=True):
             rows, columns = (
-                ((np.arange(n) + 0.5) * old / n).astype(int) for n, old in zip(shape, frame.shape, strict=True)
+                ((np.arange(n) + 0.5) * old / n).astype(int)
+                for n, old in zip(shape, frame.shape, strict=True)
             )
             top, left = (np.array(place.shape) - shape) // 2
             place[top : top + shape[0], left : left + shape[1]] = frame[np.ix_(rows, columns)]
@@ -102,13 +122,16 @@ class Painter:
         return picture
 
     def _filled(self, array: np.ndarray) -> np.ndarray:
-        """Leaves in their colours, with their edges; of more leaves than colours that can be told apart, with numbers.
+        """Leaves in their colours, with their edges; of more leaves than colours that can be told
+        apart, with numbers.
 
         Edges and numbers together would be too large for a page.
         """
         labels = self._stack(array)
         colours = _palette(map(leaf_colour, range(1, self.case.num_leaves)), FILL)
-        picture = np.append(colours, colours[:1], axis=0)[labels]  # (h, w, 4); what is unannotated has no colour
+        picture = np.append(colours, colours[:1], axis=0)[
+            labels
+        ]  # (h, w, 4); what is unannotated has no colour
         if self.case.num_leaves - 1 <= len(LEAF_COLOURS):
             picture[..., 3][_edges(labels) & (picture[..., 3] > 0)] = 255
             return picture
@@ -120,7 +143,9 @@ class Painter:
             for leaf in np.flatnonzero(sizes[1 : self.case.num_leaves] >= SMALLEST_NUMBERED) + 1:
                 y, x = _inner_point(frame == leaf)
                 place = (x, y + number * self.height)
-                draw.text(place, str(leaf), "white", font, "mm", stroke_width=1, stroke_fill="black")
+                draw.text(
+                    place, str(leaf), "white", font, "mm", stroke_width=1, stroke_fill="black"
+                )
         return np.array(canvas)
 
     def _add(self, layer: str, picture: np.ndarray, quality: int | None = None) -> str:

@@ -10,14 +10,28 @@ import numpy as np
 from markupsafe import Markup
 
 from nnunet_labelset.report.colours import method_class
-from nnunet_labelset.report.svg import DOT, Axis, dot, grid_across, grid_up, line, marks, svg, text, ticks, titled
+from nnunet_labelset.report.svg import (
+    DOT,
+    Axis,
+    dot,
+    grid_across,
+    grid_up,
+    line,
+    marks,
+    svg,
+    text,
+    ticks,
+    titled,
+)
 
 WIDTH = 360
 
 
 @dataclass(frozen=True)
 class Row:
-    """The scores of one method in the order of the cases; None has none, a cross is a missed or invented structure."""
+    """The scores of one method in the order of the cases; None has none, a cross is a missed or
+    invented structure.
+    """
 
     method: str
     scores: Sequence[float | None]
@@ -26,7 +40,9 @@ class Row:
 
 
 def strip_plot(title: str, rows: Sequence[Row], low: float, high: float, unit: str) -> Markup:
-    """One row per method: a mark per case, a box from quartile to quartile, the median, the mean with its interval."""
+    """One row per method: a mark per case, a box from quartile to quartile, the median, the mean
+    with its interval.
+    """
     left, right, top, height = 12, WIDTH - 16, 26, 50
     bottom = top + height * len(rows)
     x = Axis(low, high, left, right)
@@ -36,7 +52,9 @@ def strip_plot(title: str, rows: Sequence[Row], low: float, high: float, unit: s
         middle = top + height * number + 28
         known = [score for score in row.scores if score is not None]
         missed = sum(row.crosses)
-        name = f"{row.method} (n = {len(known)}{f', {missed} missed or invented' if missed else ''})"
+        name = (
+            f"{row.method} (n = {len(known)}{f', {missed} missed or invented' if missed else ''})"
+        )
         parts.append(text(left, middle - 14, "row", name, WIDTH - left))
         if not known:
             parts.append(text(left, middle + 4, "tick-left", "no scores"))
@@ -46,14 +64,24 @@ def strip_plot(title: str, rows: Sequence[Row], low: float, high: float, unit: s
         box = Markup('<rect x="{:.1f}" y="{}" width="{:.1f}" height="18" class="box"/>')
         parts.append(box.format(x(first), middle - 9, x(third) - x(first)))
         jitter = random.Random(row.method)  # the same page every time
-        points = [None if score is None else (x(score), middle + jitter.uniform(-6, 6)) for score in row.scores]
+        points = [
+            None if score is None else (x(score), middle + jitter.uniform(-6, 6))
+            for score in row.scores
+        ]
         parts.append(marks(points, row.crosses, number))
         parts.append(line(x(median), middle - 10, x(median), middle + 10, "median"))
         if row.mean:
             mean, start, end = map(x, row.mean)
-            interval = Markup('<path class="interval-line" d="M{:.1f} {y}H{:.1f}m0-3v6M{:.1f} {y}m0-3v6"/>')
-            parts += [interval.format(start, end, start, y=middle + 15), dot(mean, middle + 15, number)]
-        description.append(f"{row.method}: median {median:.1f}, quartiles {first:.1f} to {third:.1f}")
+            interval = Markup(
+                '<path class="interval-line" d="M{:.1f} {y}H{:.1f}m0-3v6M{:.1f} {y}m0-3v6"/>'
+            )
+            parts += [
+                interval.format(start, end, start, y=middle + 15),
+                dot(mean, middle + 15, number),
+            ]
+        description.append(
+            f"{row.method}: median {median:.1f}, quartiles {first:.1f} to {third:.1f}"
+        )
     return svg(WIDTH, bottom + 18, f"{title}, {unit}. " + "; ".join(description), parts)
 
 
@@ -65,7 +93,9 @@ def forest_plot(
     high: float,
     unit: str,
 ) -> Markup:
-    """A row per leaf: the mean of every method and its interval. For more leaves than anybody looks at one by one."""
+    """A row per leaf: the mean of every method and its interval. For more leaves than anybody looks
+    at one by one.
+    """
     left, right, top, step = 240, 2 * WIDTH - 16, 44, 6
     height = step * len(methods) + 6
     bottom = top + height * len(rows)
@@ -86,12 +116,25 @@ def forest_plot(
                 lines[number] += f"M{start:.1f} {at:.0f}H{end:.1f}"
     for number in range(len(methods)):
         for kind, path in (("whiskers", lines), ("marks", dots)):
-            parts.append(Markup('<path class="{} {}" d="{}"/>').format(kind, method_class(number), path[number]))
-    return svg(2 * WIDTH, bottom + 18, f"{title}, {unit}: mean and 95 % interval of {len(rows)} leaves", parts)
+            parts.append(
+                Markup('<path class="{} {}" d="{}"/>').format(
+                    kind, method_class(number), path[number]
+                )
+            )
+    return svg(
+        2 * WIDTH,
+        bottom + 18,
+        f"{title}, {unit}: mean and 95 % interval of {len(rows)} leaves",
+        parts,
+    )
 
 
-def bland_altman(title: str, number: int, points: Sequence[tuple[float, float] | None], unit: str) -> Markup:
-    """Predicted minus reference volume over their mean, with the bias and 1.96 standard deviations around it."""
+def bland_altman(
+    title: str, number: int, points: Sequence[tuple[float, float] | None], unit: str
+) -> Markup:
+    """Predicted minus reference volume over their mean, with the bias and 1.96 standard deviations
+    around it.
+    """
     means, differences = np.array([point for point in points if point is not None], dtype=float).T
     height, left, right, top = 190, 48, WIDTH - 16, 26
     bottom = height - 32
@@ -104,16 +147,24 @@ def bland_altman(title: str, number: int, points: Sequence[tuple[float, float] |
     parts = [*titled(title, unit, left, right), *grid_up(y, left, right)]
     parts += [text(x(tick), bottom + 13, "tick", f"{tick:g}") for tick in ticks(0, last, 4)]
     parts.append(text(right, height - 4, "unit", f"mean of both volumes, {unit}"))
-    for value, style in ((0.0, "zero"), (bias, "median"), *((limit, "limit") for limit in limits if sd)):
+    for value, style in (
+        (0.0, "zero"),
+        (bias, "median"),
+        *((limit, "limit") for limit in limits if sd),
+    ):
         parts.append(line(left, y(value), right, y(value), style))
     places = [None if point is None else (x(point[0]), y(point[1])) for point in points]
     parts.append(marks(places, [False] * len(places), number))
     agreement = f"limits of agreement {limits[0]:.2f} to {limits[1]:.2f}"
-    return svg(WIDTH, height, f"{title}: n = {len(means)}, bias {bias:.2f} {unit}, {agreement}", parts)
+    return svg(
+        WIDTH, height, f"{title}: n = {len(means)}, bias {bias:.2f} {unit}, {agreement}", parts
+    )
 
 
 def rank_plot(ranks: Sequence[tuple[str, float]], distance: float | None) -> Markup:
-    """Mean ranks on a line, best at the left; a bar joins methods closer than the critical `distance`."""
+    """Mean ranks on a line, best at the left; a bar joins methods closer than the critical
+    `distance`.
+    """
     left, right, top = 150, WIDTH - 20, 34
     order = sorted(range(len(ranks)), key=lambda index: ranks[index][1])
     x = Axis(1, len(ranks), left, right)
@@ -126,9 +177,14 @@ def rank_plot(ranks: Sequence[tuple[str, float]], distance: float | None) -> Mar
     names = top + 16 + 9 * len(bars)
     parts = [line(left, top, right, top, "zero")]
     for rank in range(1, len(ranks) + 1):
-        parts += [line(x(rank), top - 4, x(rank), top + 4, "zero"), text(x(rank), top - 9, "tick", rank)]
+        parts += [
+            line(x(rank), top - 4, x(rank), top + 4, "zero"),
+            text(x(rank), top - 9, "tick", rank),
+        ]
     for row, (start, end) in enumerate(bars):
-        parts.append(line(x(start) - 3, top + 12 + 9 * row, x(end) + 3, top + 12 + 9 * row, "clique"))
+        parts.append(
+            line(x(start) - 3, top + 12 + 9 * row, x(end) + 3, top + 12 + 9 * row, "clique")
+        )
     for row, index in enumerate(order):
         (method, mean), y = ranks[index], names + 20 * row
         parts += [line(x(mean), top, x(mean), y, "zero"), dot(x(mean), top, index, 4)]

@@ -1,4 +1,6 @@
-"""What the sections of a report share: the evaluations, their comparison, the contract, and what was asked for."""
+"""What the sections of a report share: the evaluations, their comparison, the contract, and what
+was asked for.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,18 @@ class Report:
     @cached_property
     def structures(self) -> list[str]:
         """Leaves, then unions and regions."""
-        return list(dict.fromkeys(name for result in self.results.values() for name in result.structures))
+        return list(
+            dict.fromkeys(name for result in self.results.values() for name in result.structures)
+        )
 
     @property
     def metrics(self) -> list[Metric]:
         """What is shown, of what all evaluations have."""
-        return [METRICS[name] for name in SHOWN if all(name in of.settings.metrics for of in self.results.values())]
+        return [
+            METRICS[name]
+            for name in SHOWN
+            if all(name in of.settings.metrics for of in self.results.values())
+        ]
 
     @property
     def unit(self) -> str:
@@ -67,14 +75,22 @@ class Report:
         return self.results[method].value(case, structure, metric)
 
     def means(self, metric: str) -> dict[str, Description]:
-        """Of every method over the cases, each with the mean over the leaves that all methods have a score of."""
+        """Of every method over the cases, each with the mean over the leaves that all methods have
+        a score of.
+        """
         means: list[list[float]] = []
         for case in self.cases:
-            rows = [[self.value(name, case, leaf, metric) for name in self.methods] for leaf in self.first.leaves]
+            rows = [
+                [self.value(name, case, leaf, metric) for name in self.methods]
+                for leaf in self.first.leaves
+            ]
             if complete := [row for row in rows if None not in row]:
                 means.append(np.mean(np.array(complete, float), axis=0).tolist())
         columns = zip(*means, strict=True) if means else [()] * len(self.methods)
-        return {method: describe(of, interval=True) for method, of in zip(self.methods, columns, strict=True)}
+        return {
+            method: describe(of, interval=True)
+            for method, of in zip(self.methods, columns, strict=True)
+        }
 
     @cached_property
     def best_method(self) -> str:

@@ -1,8 +1,10 @@
-"""`nnunet_labelset demo`: the whole road on generated volumes, every command as a user would type it.
+"""`nnunet_labelset demo`: the whole road on generated volumes, every command as a user would type
+it.
 
-Generated fetal brains, few of them complete and all of these normal; the partially annotated ones bring the pathology.
-Plain nnU-Net with the ignore label, the fully supervised baseline and the label-set losses train on the same data with
-the same small network, and are scored on test cases of both populations.
+Generated fetal brains, few of them complete and all of these normal; the partially annotated ones
+bring the pathology. Plain nnU-Net with the ignore label, the fully supervised baseline and the
+label-set losses train on the same data with the same small network, and are scored on test cases of
+both populations.
 """
 
 from __future__ import annotations
@@ -67,8 +69,11 @@ class Demo:
     seed: int
 
     def __post_init__(self) -> None:
-        # A small network gains little from a second thread: trainings side by side use the cores better.
-        self.commands = Commands(self.folder / "logs", default_processes() if self.device == "cpu" else 1)
+        # A small network gains little from a second thread: trainings side by side use the cores
+        # better.
+        self.commands = Commands(
+            self.folder / "logs", default_processes() if self.device == "cpu" else 1
+        )
 
     @property
     def methods(self) -> dict[str, str]:
@@ -100,30 +105,49 @@ class Demo:
         self._predict()
         return self._evaluate()
 
-    # ------------------------------------------------------------------------------------------------- steps
+    # -------------------------------------------------------------------------------------------------
+    # steps
 
     def _convert(self) -> None:
         data = self.folder / "data"
         flags = {TRAINING: "--source", TEST: "--test-source"}
-        sources = [word for name, place, part in SOURCES for word in (flags[part], f"{name}={data / place}")]
+        sources = [
+            word
+            for name, place, part in SOURCES
+            for word in (flags[part], f"{name}={data / place}")
+        ]
         self._say("Converting: one data set, every case with its protocol")
         name = DATASET[1].split("_")[1]
         table = ["--annotated", data / "annotated.csv"]
         self._call("nnunet_labelset", "convert", "-d", DATASET[0], "-n", name, *sources, *table)
         self._call("nnunet_labelset", "verify", "-d", DATASET[0])
-        self._call("nnunet_labelset", "coverage", "-d", DATASET[0], "-o", self.folder / "coverage.png")
+        self._call(
+            "nnunet_labelset", "coverage", "-d", DATASET[0], "-o", self.folder / "coverage.png"
+        )
 
     def _plan(self) -> None:
         self._say("Planning and preprocessing by nnU-Net, with a network that a CPU can train")
-        self._call(names.PLAN_AND_PREPROCESS, "-d", DATASET[0], "--verify_dataset_integrity", "--no_pp", "-np", 2)
+        self._call(
+            names.PLAN_AND_PREPROCESS,
+            "-d",
+            DATASET[0],
+            "--verify_dataset_integrity",
+            "--no_pp",
+            "-np",
+            2,
+        )
         preprocessed = self.folder / names.PREPROCESSED / DATASET[1]
         plans = preprocessed / f"{names.DEFAULT_PLANS}.json"
         cut_down(plans, CONFIGURATION, self.size.patch, self.size.features)
         self._call(names.PREPROCESS, "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
-        self._call("nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1)
+        self._call(
+            "nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1
+        )
 
     def _train(self) -> None:
-        self._say(f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps")
+        self._say(
+            f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps"
+        )
         commands = [
             [names.TRAIN, DATASET[0], CONFIGURATION, fold, "-tr", trainer, "-device", self.device]
             for trainer in self.methods.values()
@@ -141,7 +165,9 @@ class Demo:
             options = ["-device", self.device, "-npp", 0, "-nps", 0, "--disable_tta"]
             if trainer in self._ensembled():
                 options.append("--save_probabilities")
-            commands.append([names.PREDICT, "-i", images, "-o", self.predictions(trainer), *model, *options])
+            commands.append(
+                [names.PREDICT, "-i", images, "-o", self.predictions(trainer), *model, *options]
+            )
         self.commands.run(commands)
 
     def _evaluate(self) -> list[tuple[str, Path]]:
@@ -154,12 +180,24 @@ class Demo:
         table = ["--table", self.folder / "data" / "participants.tsv", "--group-by", "Pathology"]
         for _, predictions in results:
             dataset = ["-djfile", raw / names.DATASET]
-            self._call("nnunet_labelset", "evaluate", raw / names.LABELS_TEST, predictions, *dataset, *table)
+            self._call(
+                "nnunet_labelset",
+                "evaluate",
+                raw / names.LABELS_TEST,
+                predictions,
+                *dataset,
+                *table,
+            )
         named = [f"{name}={predictions}" for name, predictions in results]
         self._call("nnunet_labelset", "compare", *named, "-o", self.folder / "comparison")
-        folders = [names.model_name(name, names.DEFAULT_PLANS, CONFIGURATION) for name in self.methods.values()]
+        folders = [
+            names.model_name(name, names.DEFAULT_PLANS, CONFIGURATION)
+            for name in self.methods.values()
+        ]
         models = [self.folder / names.RESULTS / DATASET[1] / folder for folder in folders]
-        self._call("nnunet_labelset", "report", *named, "-m", *models, "-o", self.folder / "report.html")
+        self._call(
+            "nnunet_labelset", "report", *named, "-m", *models, "-o", self.folder / "report.html"
+        )
         return results
 
     def _ensembled(self) -> list[str]:
@@ -168,7 +206,8 @@ class Demo:
     def predictions(self, trainer: str) -> Path:
         return self.folder / "predictions" / trainer
 
-    # ------------------------------------------------------------------------------------------------- running
+    # -------------------------------------------------------------------------------------------------
+    # running
 
     def _set_environment(self) -> None:
         environment = {name: str((self.folder / name).resolve()) for name in names.VARIABLES}
@@ -195,7 +234,9 @@ class Demo:
 
 
 def populations(results: list[tuple[str, Path]]) -> str:
-    """Mean Dice over the leaves, by population: complete training cases are normal, so pathology is the hard part."""
+    """Mean Dice over the leaves, by population: complete training cases are normal, so pathology is
+    the hard part.
+    """
     scored, _ = load_results([f"{name}={folder}" for name, folder in results])
     groups = {name: found.averages.groups["Pathology"] for name, found in scored.items()}
     columns = sorted({population for found in groups.values() for population in found})

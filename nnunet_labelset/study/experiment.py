@@ -1,8 +1,10 @@
-"""`nnunet_labelset experiment`: the runnable scripts of a whole study, for one machine and for a SLURM cluster.
+"""`nnunet_labelset experiment`: the runnable scripts of a whole study, for one machine and for a
+SLURM cluster.
 
-The defaults are the study of the paper (arXiv 2107.03846): four methods, ten networks each on random splits of 90 % and
-10 %, the probabilities of the ten averaged, the first method as the baseline of the statistics. With `cv` it is what
-nnU-Net users do with their own data: a cross-validation of several configurations that ends with the best one.
+The defaults are the study of the paper (arXiv 2107.03846): four methods, ten networks each on
+random splits of 90 % and 10 %, the probabilities of the ten averaged, the first method as the
+baseline of the statistics. With `cv` it is what nnU-Net users do with their own data: a
+cross-validation of several configurations that ends with the best one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from nnunet_labelset.nnunet.folders import check_free, find_dataset, nnunet_fold
 from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
 from nnunet_labelset.study.scripts import Setting, script
 
-PAPER = tuple(f"nnUNetTrainer{name}" for name in ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice"))
+PAPER = tuple(
+    f"nnUNetTrainer{name}"
+    for name in ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice")
+)
 NEXT_ROUND = "completed"
 SCRIPTS = ("run.sh", "submit_slurm.sh")
 
@@ -64,7 +69,9 @@ class Study:
     cap: float | None = None
     excluded: Sequence[str] = ()
     cv: bool = False
-    complete: Sequence[int] = ()  # ids of the data sets that `complete` writes, one for every further round
+    complete: Sequence[
+        int
+    ] = ()  # ids of the data sets that `complete` writes, one for every further round
     completes: str = ""  # in such a round: the data set that is completed
     command: str = "nnunet_labelset experiment"
 
@@ -81,13 +88,17 @@ class Study:
         return len(self.trainers) * len(self.folds) * (names.CASCADE in self.configurations)
 
     def check(self) -> tuple[str, Path, Path]:
-        """Refuse what would fail later; returns the data set's name, the test images and their references."""
+        """Refuse what would fail later; returns the data set's name, the test images and their
+        references.
+        """
         if self.completes:  # its data set is written by the round before it
             return self.dataset, Path(), Path()
         folder = find_dataset(self.dataset)
         raw = nnunet_folder(names.RAW).resolve()
         if folder.resolve().parent != raw or not names.dataset_words(folder.name):
-            raise LabelSetError(f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})")
+            raise LabelSetError(
+                f"{folder}: nnU-Net trains only on data sets DatasetXXX_Name in $nnUNet_raw ({raw})"
+            )
         dataset_json, contract = read_dataset(folder)
         self._check_machine()
         self._check_models()
@@ -100,7 +111,9 @@ class Study:
         return folder.name, images, references
 
     def write(self) -> list[Path]:
-        """Write the scripts into `output`, those of further rounds into a folder in it; returns the first ones."""
+        """Write the scripts into `output`, those of further rounds into a folder in it; returns the
+        first ones.
+        """
         settings = self._settings(*self.check())
         output = self.output.resolve()
         if self.complete:
@@ -115,13 +128,19 @@ class Study:
                 f"-num_gpus {self.num_gpus} -device {self.device}: expected 1, or more than 1 only with cuda"
             )
         if self.gpus and (self.num_gpus > 1 or self.device != "cuda"):
-            raise LabelSetError("--gpus trains one network on each GPU: leave -num_gpus and -device out")
+            raise LabelSetError(
+                "--gpus trains one network on each GPU: leave -num_gpus and -device out"
+            )
         bad = [gpu for gpu in self.gpus if not re.fullmatch(r"\d+|GPU-[\w-]+|MIG-[\w/-]+", gpu)]
         if bad or len(set(self.gpus)) < len(self.gpus):
-            raise LabelSetError(f"--gpus {','.join(self.gpus)}: expected numbers of GPUs, each once, such as 0,1")
+            raise LabelSetError(
+                f"--gpus {','.join(self.gpus)}: expected numbers of GPUs, each once, such as 0,1"
+            )
 
     def _check_models(self) -> None:
-        if names.CASCADE in self.configurations and not (self.cv and names.BEFORE_CASCADE in self.configurations):
+        if names.CASCADE in self.configurations and not (
+            self.cv and names.BEFORE_CASCADE in self.configurations
+        ):
             raise LabelSetError(
                 f"-c {names.CASCADE}: needs the predictions of {names.BEFORE_CASCADE}: possible with --cv and "
                 f"-c {names.BEFORE_CASCADE} {names.CASCADE}"
@@ -130,7 +149,9 @@ class Study:
         for trainer in self.trainers:
             if trainer not in known:
                 hint = did_you_mean(trainer, known)
-                raise LabelSetError(f"-tr {trainer}: no such trainer" + (hint if "did you mean" in hint else ""))
+                raise LabelSetError(
+                    f"-tr {trainer}: no such trainer" + (hint if "did you mean" in hint else "")
+                )
         for flag, words in (("-tr", self.trainers), ("-c", self.configurations)):
             if len(set(words)) < len(words):
                 raise LabelSetError(f"{flag} {' '.join(words)}: one is named twice")
@@ -141,9 +162,13 @@ class Study:
         cases = training_cases(folder, dataset_json)
         for case in self.excluded:
             if case not in cases:
-                raise LabelSetError(f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}")
+                raise LabelSetError(
+                    f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}"
+                )
         if "all" in self.folds:
-            raise LabelSetError("--exclude with -f all: nnU-Net's fold all trains on every case; name other folds")
+            raise LabelSetError(
+                "--exclude with -f all: nnU-Net's fold all trains on every case; name other folds"
+            )
 
     def _check_rounds(self) -> None:
         if not self.complete:
@@ -154,20 +179,31 @@ class Study:
                 "configuration, and an id for every round"
             )
         if self.excluded:
-            raise LabelSetError("--complete with --exclude: what no network validates, none can complete")
+            raise LabelSetError(
+                "--complete with --exclude: what no network validates, none can complete"
+            )
         for number in self.complete:
             check_free(number)
 
     def _next_round(self, dataset: Any) -> Study:
         """The same study on the data set that this round's networks complete."""
         number, *more = self.complete
-        name = names.dataset_name(number, f"{str(dataset).partition('_')[2].removesuffix('Completed')}Completed")
+        name = names.dataset_name(
+            number, f"{str(dataset).partition('_')[2].removesuffix('Completed')}Completed"
+        )
         output = self.output.resolve() / NEXT_ROUND
-        return replace(self, dataset=name, output=output, complete=more, completes=str(dataset), excluded=())
+        return replace(
+            self, dataset=name, output=output, complete=more, completes=str(dataset), excluded=()
+        )
 
     def _settings(self, dataset: str, images: Path, references: Path) -> dict[str, Setting]:
         numbers = [int(fold) for fold in self.folds if fold != "all"]
-        splits: tuple[str | int, ...] = ("--random", max(numbers, default=0) + 1, "--val-fraction", "0.1")
+        splits: tuple[str | int, ...] = (
+            "--random",
+            max(numbers, default=0) + 1,
+            "--val-fraction",
+            "0.1",
+        )
         if self.cv:
             splits = ("-k", len(self.folds))
         num_networks = len(self.models) * len(self.folds)
@@ -177,7 +213,9 @@ class Study:
             "dataset": dataset,
             "dataset_id": int(dataset[7:10]),
             "configurations": [check_name(name, "configuration") for name in self.configurations],
-            "preprocessed_configurations": sorted({n for name in self.configurations for n in names.data_of(name)}),
+            "preprocessed_configurations": sorted(
+                {n for name in self.configurations for n in names.data_of(name)}
+            ),
             "plans": check_name(self.plans, "plans"),
             "planner": names.PLANNERS.get(self.plans, ""),
             "trainers": self.trainers,
@@ -217,11 +255,18 @@ def _check_test_cases(images: Path, references: Path, ending: str, contract: Con
     """What `evaluate` would refuse in the end, after all trainings, is refused now."""
     for path, flag in ((images, "-i"), (references, "-r")):
         if not case_files(path, ending):
-            raise LabelSetError(f"{path}: no {ending} files to test on: give the folder with {flag}, or use --cv")
+            raise LabelSetError(
+                f"{path}: no {ending} files to test on: give the folder with {flag}, or use --cv"
+            )
     first = names.FIRST_CHANNEL
-    pictured = {name.removesuffix(first) for name in case_files(images, ending) if name.endswith(first)}
+    pictured = {
+        name.removesuffix(first) for name in case_files(images, ending) if name.endswith(first)
+    }
     drawn = set(case_files(references, ending))
-    for cases, folder, other in ((pictured - drawn, images, references), (drawn - pictured, references, images)):
+    for cases, folder, other in (
+        (pictured - drawn, images, references),
+        (drawn - pictured, references, images),
+    ):
         if cases:
             raise LabelSetError(
                 f"{folder}: {len(cases)} test case(s) that {other} does not have: {some(sorted(cases))}"

@@ -47,7 +47,9 @@ class Command:
             return
         for line in self.lines()[-15:]:
             print(f"  {line}", file=sys.stderr)
-        raise LabelSetError(f"failed: {self.shown}; fix what it says and run the demo again, which goes on from here")
+        raise LabelSetError(
+            f"failed: {self.shown}; fix what it says and run the demo again, which goes on from here"
+        )
 
     def stop(self) -> None:
         self.process.terminate()
@@ -58,7 +60,9 @@ class Command:
 
 @dataclass
 class Commands:
-    """Shows and runs commands. A finished one leaves a mark, so that a second run goes on where the first one ended."""
+    """Shows and runs commands. A finished one leaves a mark, so that a second run goes on where the
+    first one ended.
+    """
 
     logs: Path
     together: int
@@ -86,7 +90,9 @@ class Commands:
             for command in running:
                 command.stop()
 
-    def _start(self, words: list[str], environment: dict[str, str], several: bool) -> Command | None:
+    def _start(
+        self, words: list[str], environment: dict[str, str], several: bool
+    ) -> Command | None:
         self.step += 1
         shown = shlex.join([*(f"{name}={value}" for name, value in environment.items()), *words])
         print(f"$ {shown}", flush=True)

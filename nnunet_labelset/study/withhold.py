@@ -1,8 +1,9 @@
-"""`nnunet_labelset experiment --withhold`: a data set as if some leaves had not been drawn in some cases.
+"""`nnunet_labelset experiment --withhold`: a data set as if some leaves had not been drawn in some
+cases.
 
-What is withheld becomes nnU-Net's `ignore`, which then stands for the withheld leaves, as where a hospital drew some
-tissues inside a mask of the brain. One leaf alone would be given away by that: it becomes one with the background.
-Images are links; test cases stay complete.
+What is withheld becomes nnU-Net's `ignore`, which then stands for the withheld leaves, as where a
+hospital drew some tissues inside a mask of the brain. One leaf alone would be given away by that:
+it becomes one with the background. Images are links; test cases stay complete.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases
 def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
     """Write `Dataset{new_id}_{Name}Withheld` beside the data set; returns its folder.
 
-    The table says what stays annotated, as `--annotated` elsewhere. A case that it does not list stays as it is.
+    The table says what stays annotated, as `--annotated` elsewhere. A case that it does not list
+    stays as it is.
     """
     folder = find_dataset(dataset)
     dataset_json, contract = read_dataset(folder)
@@ -38,14 +40,19 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
     training = {case.name: case for case in cases if case.part == TRAINING}
     for name in stays.cases:
         if name not in training:
-            raise LabelSetError(f"{table}: '{name}' is no training case of {folder.name}{did_you_mean(name, training)}")
+            raise LabelSetError(
+                f"{table}: '{name}' is no training case of {folder.name}{did_you_mean(name, training)}"
+            )
     root = nnunet_folder(names.RAW)
     target = root / names.dataset_name(new_id, f"{folder.name.partition('_')[2]}Withheld")
     if taken := [path.name for path in root.glob(names.dataset_name(new_id, "*"))]:
-        raise LabelSetError(f"--into {new_id}: {root / taken[0]} exists: give another id, or use it with -d {new_id}")
+        raise LabelSetError(
+            f"--into {new_id}: {root / taken[0]} exists: give another id, or use it with -d {new_id}"
+        )
     foreground = frozenset(range(1, contract.num_leaves))
     withheld = {
-        name: foreground - {contract.leaf_names.index(leaf) for leaf in stays.annotated(name)} for name in stays.cases
+        name: foreground - {contract.leaf_names.index(leaf) for leaf in stays.annotated(name)}
+        for name in stays.cases
     }
     ending = file_ending(dataset_json)
     new = Target(target)
@@ -77,7 +84,9 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
 def _write_case(
     job: tuple[RawCase, LabelSet], folder: Path, contract: Contract, ending: str
 ) -> tuple[list[str], tuple[LabelSet, ...] | None]:
-    """Links to the images, and the label map without what is withheld; returns the files and the protocol."""
+    """Links to the images, and the label map without what is withheld; returns the files and the
+    protocol.
+    """
     case, withheld = job
     images, labels = names.IMAGES_TRAINING, names.LABELS_TRAINING
     if case.part != TRAINING:
@@ -104,5 +113,7 @@ def _write_case(
             if value != ignore:
                 sets[value] = frozenset([value])
         values = np.where(np.isin(values, moved), ignore, values)
-    write_voxels(folder / written[-1], values.astype(np.min_scalar_type(ignore)), place, flush=False)
+    write_voxels(
+        folder / written[-1], values.astype(np.min_scalar_type(ignore)), place, flush=False
+    )
     return written, tuple(sets)

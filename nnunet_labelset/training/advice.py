@@ -8,7 +8,12 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
-from nnunet_labelset.nnunet.recommendation import NO_MIRRORING, reasons, recommended_trainer, sided_pairs
+from nnunet_labelset.nnunet.recommendation import (
+    NO_MIRRORING,
+    reasons,
+    recommended_trainer,
+    sided_pairs,
+)
 from nnunet_labelset.training.base import Trainer
 
 PATIENCE = 20  # epochs without a voxel right; of a short training, a third
@@ -16,7 +21,9 @@ NOTHING = 1e-3  # a Dice so low is none: the counts of earlier epochs fade, but 
 
 
 def dead_leaves(history: Sequence[Sequence[float]], patience: int) -> list[int]:
-    """Leaves, counted without background, that had nothing in all of their last `patience` scores (NaN: no score)."""
+    """Leaves, counted without background, that had nothing in all of their last `patience` scores
+    (NaN: no score).
+    """
     if not history:
         return []
     dead = []
@@ -40,12 +47,19 @@ class AdviceMixin(Trainer):
     def _log_recommendation(self, coverage: Mapping[str, int], training: Sequence[str]) -> None:
         """The same advice as in the documentation, with what speaks for it in these cases."""
         size = self.configuration_manager
-        patch = size.patch_size if self.contract.regions is None else ()  # the loss of regions has no running Dice
+        patch = (
+            size.patch_size if self.contract.regions is None else ()
+        )  # the loss of regions has no running Dice
         why = reasons(coverage, len(training), patch, size.median_image_size_in_voxels)
         if all(map(self.contract.is_fully_annotated, self.contract.cases)):
             text = "every case is fully annotated: nnU-Net's own nnUNetTrainer would do"
         else:
-            text = "; ".join([f"{recommended_trainer(self.contract.leaf_names)} (this is {type(self).__name__})", *why])
+            text = "; ".join(
+                [
+                    f"{recommended_trainer(self.contract.leaf_names)} (this is {type(self).__name__})",
+                    *why,
+                ]
+            )
         self.print_to_log_file(f"Recommended for these cases: {text}")
 
     def on_train_start(self) -> None:
@@ -63,7 +77,9 @@ class AdviceMixin(Trainer):
         history = self.logger.get_value("dice_per_class_or_region", step=None)
         counts = self.training_state.get("pseudo_dice_counts")
         for leaf in dead_leaves(history, patience):
-            if counts is not None and counts[2][leaf] == 0:  # nothing was missed: false positives alone
+            if (
+                counts is not None and counts[2][leaf] == 0
+            ):  # nothing was missed: false positives alone
                 continue
             name = self.foreground_names[leaf]
             if (self.current_epoch + 1) % patience == 0:  # not in every epoch

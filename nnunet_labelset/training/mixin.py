@@ -1,8 +1,9 @@
-"""What makes an nnU-Net trainer learn from label-sets: a mixin in front of nnU-Net's own trainer classes.
+"""What makes an nnU-Net trainer learn from label-sets: a mixin in front of nnU-Net's own trainer
+classes.
 
-nnU-Net keeps the network, the plans, the augmentation, the optimiser and the loops. The mixin encodes the target by
-case, swaps the loss, samples patches around unannotated voxels that say something, and counts in validation only what
-is known.
+nnU-Net keeps the network, the plans, the augmentation, the optimiser and the loops. The mixin
+encodes the target by case, swaps the loss, samples patches around unannotated voxels that say
+something, and counts in validation only what is known.
 """
 
 from __future__ import annotations
@@ -35,13 +36,20 @@ from nnunet_labelset.training.sampling import (
     probabilities,
     shares,
 )
-from nnunet_labelset.training.start import plain_network, pretrained_file, read_start, restore_outputs
+from nnunet_labelset.training.start import (
+    plain_network,
+    pretrained_file,
+    read_start,
+    restore_outputs,
+)
 from nnunet_labelset.training.stopping import stop, stop_at_contract
 from nnunet_labelset.training.validation import ValidationMixin
 
 
 class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
-    """Put it before an nnU-Net trainer: `class nnUNetTrainerLeafDice(LabelSetMixin, nnUNetTrainer)`."""
+    """Put it before an nnU-Net trainer: `class nnUNetTrainerLeafDice(LabelSetMixin,
+    nnUNetTrainer)`.
+    """
 
     loss_class: ClassVar[type[LabelSetLoss]]
     sampling: ClassVar[str] = BY_LEAF  # the default of `nnunet_labelset_sampling`
@@ -53,7 +61,10 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
 
         for ancestor in cls.__mro__[: cls.__mro__.index(LabelSetMixin)]:
             if issubclass(ancestor, nnUNetTrainer) and not issubclass(ancestor, LabelSetMixin):
-                ours = next((base for base in cls.__bases__ if issubclass(base, LabelSetMixin)), LabelSetMixin)
+                ours = next(
+                    (base for base in cls.__bases__ if issubclass(base, LabelSetMixin)),
+                    LabelSetMixin,
+                )
                 raise LabelSetError(
                     f"class {cls.__name__}: {ancestor.__name__} comes before LabelSetMixin and would switch it off: "
                     f"write class {cls.__name__}({ours.__name__}, {ancestor.__name__})"
@@ -73,7 +84,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             self.label_sets = LabelSets.from_dataset_json(dataset_json)
         except LabelSetError as error:
             stop_at_contract(error, plans["dataset_name"], dataset_json)
-        self.regions = Regions(self.label_sets, self.contract) if self.contract.regions is not None else None
+        self.regions = (
+            Regions(self.label_sets, self.contract) if self.contract.regions is not None else None
+        )
         try:
             self._sampling = chosen_sampling(self.sampling)
         except LabelSetError as error:
@@ -90,7 +103,8 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         """The label of every output of the network."""
         return self.regions.names if self.regions else self.label_sets.leaf_names
 
-    # ------------------------------------------------------------------------------------------------ start-up
+    # ------------------------------------------------------------------------------------------------
+    # start-up
 
     def initialize(self) -> None:
         """Check the cases of the fold before anything costs time, then go on as nnU-Net."""
@@ -104,7 +118,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         exit_when_terminated()
 
     def do_split(self) -> tuple[list[str], list[str]]:
-        """nnU-Net's split; every case of it must have a protocol, and no completed case is for validation."""
+        """nnU-Net's split; every case of it must have a protocol, and no completed case is for
+        validation.
+        """
         training, validation = super().do_split()
         try:
             self.contract.require_cases([*training, *validation])
@@ -119,7 +135,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         return training, validation
 
     def _check_values(self, cases: list[str]) -> None:
-        """An undeclared value would stop the first batch that has it: look at one case of every protocol before."""
+        """An undeclared value would stop the first batch that has it: look at one case of every
+        protocol before.
+        """
         first = {self.contract.protocol_of(case): case for case in reversed(cases)}
         dataset = self.dataset_class(self.preprocessed_dataset_folder, list(first.values()))
         known = len(self.contract.value_names)
@@ -135,7 +153,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         """Somewhere a voxel is known not to be background; usually the first case has one."""
         dataset = self.dataset_class(self.preprocessed_dataset_folder, cases)
         for case in cases:
-            known = [value for value, labels in enumerate(self.contract.sets_of(case)) if 0 not in labels]
+            known = [
+                value for value, labels in enumerate(self.contract.sets_of(case)) if 0 not in labels
+            ]
             if known and np.isin(dataset.load_case(case)[1][:], known).any():
                 return
         stop(
@@ -153,19 +173,25 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         ]
         what = "region" if self.regions else "leaf"
         self.print_to_log_file(
-            f"Cases in which a {what} is annotated (training, validation):\n" + "\n".join(lines), add_timestamp=False
+            f"Cases in which a {what} is annotated (training, validation):\n" + "\n".join(lines),
+            add_timestamp=False,
         )
         self._log_recommendation(counts[0], training)
         for leaf, number in counts[0].items():
             if number == 0 and leaf != "background":  # that is known from what is excluded
-                self.print_to_log_file(f"WARNING: no training case annotates '{leaf}': it cannot be learnt well")
+                self.print_to_log_file(
+                    f"WARNING: no training case annotates '{leaf}': it cannot be learnt well"
+                )
 
-    # ------------------------------------------------------------------------------------------------ training
+    # ------------------------------------------------------------------------------------------------
+    # training
 
     def _build_loss(self) -> nn.Module:
         """nnU-Net's deep supervision weights around our loss."""
         if not hasattr(self, "loss_class"):
-            stop(f"{type(self).__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss")
+            stop(
+                f"{type(self).__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss"
+            )
         plain = super()._build_loss()
         options = {}
         if self.loss_class.dice is not None:
@@ -205,7 +231,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         """nnU-Net's data sets, sampled for what their cases annotate."""
         training, validation = super().get_tr_and_val_datasets()
         by_leaf = self._sampling == BY_LEAF
-        ignore_key = (-1, *self.label_manager.all_labels) if self.label_manager.has_ignore_label else None
+        ignore_key = (
+            (-1, *self.label_manager.all_labels) if self.label_manager.has_ignore_label else None
+        )
         self._log_sampling(list(training.identifiers))
         patch = self.configuration_manager.patch_size
         return (
@@ -231,8 +259,12 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             names = self.output_names
             new = restore_outputs(plain_network(self.network), self._start_file, names)
             if new is not None:
-                self.training_state["new_labels"] = new  # also the mark of a training that was extended
-                self.print_to_log_file(f"Output layers of {len(names)} labels restored from {self._start_file}")
+                self.training_state["new_labels"] = (
+                    new  # also the mark of a training that was extended
+                )
+                self.print_to_log_file(
+                    f"Output layers of {len(names)} labels restored from {self._start_file}"
+                )
                 self._warn_of_forgetting()
 
     def _warn_of_forgetting(self) -> None:
@@ -250,7 +282,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
     def _encoded(self, batch: dict) -> dict:
         """The batch with set indices for values, on the training device."""
         if "keys" not in batch:
-            stop("a batch does not say which cases it shows: this loader of nnU-Net cannot be combined with label-sets")
+            stop(
+                "a batch does not say which cases it shows: this loader of nnU-Net cannot be combined with label-sets"
+            )
         target = batch["target"]
         if isinstance(target, list):
             target = [scale.to(self.device, non_blocking=True) for scale in target]
@@ -262,7 +296,11 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             stop(f"{error}: 'nnunet_labelset verify' finds such label maps")
         # as small as nnU-Net's own target: it stays in memory for the whole step
         dtype = torch.int16 if len(self.label_sets.membership) <= 2**15 else torch.int32
-        small = [scale.to(dtype) for scale in encoded] if isinstance(encoded, list) else encoded.to(dtype)
+        small = (
+            [scale.to(dtype) for scale in encoded]
+            if isinstance(encoded, list)
+            else encoded.to(dtype)
+        )
         return {**batch, "target": small}
 
     def train_step(self, batch: dict) -> dict:
@@ -277,7 +315,9 @@ class FullySupervisedMixin(LabelSetMixin):
     def do_split(self) -> tuple[list[str], list[str]]:
         training, validation = super().do_split()
         complete = [case for case in training if self.contract.is_fully_annotated(case)]
-        self.print_to_log_file(f"Fully supervised: {len(complete)} of {len(training)} training cases are complete")
+        self.print_to_log_file(
+            f"Fully supervised: {len(complete)} of {len(training)} training cases are complete"
+        )
         if not complete:
             stop(
                 f"fold {self.fold} has no fully annotated training case: use a label-set loss "

@@ -11,8 +11,9 @@ from nnunet_labelset.training.running import RunningLeafDiceCELoss
 class RecommendedMixin(LabelSetMixin):
     """Put it before a trainer as `LabelSetMixin`; it chooses the loss.
 
-    At full weight from the first step, cross entropy can leave a small or merged leaf dead: nearly all voxels speak
-    against it before Dice has found it. Its weight therefore grows from 0 to 1 in the first half of the training.
+    At full weight from the first step, cross entropy can leave a small or merged leaf dead: nearly
+    all voxels speak against it before Dice has found it. Its weight therefore grows from 0 to 1 in
+    the first half of the training.
     """
 
     loss_class = RunningLeafDiceCELoss

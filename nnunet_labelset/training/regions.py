@@ -1,7 +1,9 @@
-"""Data sets with regions: the same trainers, with one sigmoid per region instead of one softmax over the leaves.
+"""Data sets with regions: the same trainers, with one sigmoid per region instead of one softmax
+over the leaves.
 
-nnU-Net turns the label map into one mask per region before the loss sees it. Here the values stay, become label-sets as
-in any other data set, and a voxel is in a region, out of it, or says nothing about it.
+nnU-Net turns the label map into one mask per region before the loss sees it. Here the values stay,
+become label-sets as in any other data set, and a voxel is in a region, out of it, or says nothing
+about it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,12 @@ class Regions:
         inside, known = (side.to(target.device)[target].movedim(-1, 1) for side in self.sides)
         predicted = output > 0  # a sigmoid above 1/2
         axes = (0, *range(2, output.ndim))
-        masks = predicted & inside, predicted & known & ~inside, ~predicted & inside, ~predicted & known & ~inside
+        masks = (
+            predicted & inside,
+            predicted & known & ~inside,
+            ~predicted & inside,
+            ~predicted & known & ~inside,
+        )
         return Counts(*(mask.sum(axes).cpu().numpy() for mask in masks))
 
     def coverage(self, cases: Iterable[str]) -> dict[str, int]:

@@ -1,12 +1,13 @@
 """Running Dice: a Dice loss over the last samples, so that it speaks in every patch.
 
-In a patch without any `{c}` voxel the intersection of leaf c is 0, and a Dice of this patch alone has no gradient for
-c, however wrong the prediction is there. Running Dice adds the sums of earlier steps, decayed and detached, to those of
-the batch: c is then punished where it is known not to be.
+In a patch without any `{c}` voxel the intersection of leaf c is 0, and a Dice of this patch alone
+has no gradient for c, however wrong the prediction is there. Running Dice adds the sums of earlier
+steps, decayed and detached, to those of the batch: c is then punished where it is known not to be.
 
-A leaf that is not found has another trouble: the gradient of its Dice is as small as its probabilities, and it stays
-dead. `log(D / (D + tail)) / 2` is added to the Dice D: far below `tail` this is the logarithm of D, whose gradient does
-not fade, and far above it is hardly anything. Both are functions of the sums of Leaf-Dice: the axiom holds.
+A leaf that is not found has another trouble: the gradient of its Dice is as small as its
+probabilities, and it stays dead. `log(D / (D + tail)) / 2` is added to the Dice D: far below `tail`
+this is the logarithm of D, whose gradient does not fade, and far above it is hardly anything. Both
+are functions of the sums of Leaf-Dice: the axiom holds.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ SMALLEST = 1e-30  # of a Dice whose logarithm is taken
 
 
 class RunningDice(LabelSetLoss):
-    """Put it before a Dice loss. There is one state for every scale of deep supervision, told apart by its shape."""
+    """Put it before a Dice loss. There is one state for every scale of deep supervision, told apart
+    by its shape.
+    """
 
     def __init__(self, *args: Any, decay: float = 0.9, tail: float = 0.1, **options: Any) -> None:
-        super().__init__(*args, **{**options, "batch_dice": True})  # what runs is a sum over samples
+        super().__init__(
+            *args, **{**options, "batch_dice": True}
+        )  # what runs is a sum over samples
         self.decay = decay
         self.tail = tail  # 0: none
-        self.running: dict[tuple[int, ...], Tensor] = {}  # scale -> (4, C): the three Dice terms and their weight
+        self.running: dict[
+            tuple[int, ...], Tensor
+        ] = {}  # scale -> (4, C): the three Dice terms and their weight
         self._scale: tuple[int, ...] = ()
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -37,7 +44,9 @@ class RunningDice(LabelSetLoss):
         return super().forward(logits, target)
 
     def combine(self, terms: DiceTerms) -> DiceTerms:
-        """The terms of the batch plus those of earlier steps; in validation the Dice of the batch alone counts."""
+        """The terms of the batch plus those of earlier steps; in validation the Dice of the batch
+        alone counts.
+        """
         now = torch.cat([*terms])  # (3, C)
         if not now.requires_grad:
             return terms
@@ -60,7 +69,9 @@ class RunningDice(LabelSetLoss):
             return terms
         dice = terms.dice().clamp(min=SMALLEST)
         tail = (dice / (dice + self.tail)).log() / 2
-        dice = dice + tail.where(terms.reference > 0, 0)  # a leaf that nobody annotates has no logarithm
+        dice = dice + tail.where(
+            terms.reference > 0, 0
+        )  # a leaf that nobody annotates has no logarithm
         return DiceTerms(dice / 2, torch.ones_like(dice), torch.zeros_like(dice))
 
 

@@ -1,7 +1,8 @@
 """Which case a training sample comes from, and which voxels its patch may be centred on.
 
-nnU-Net's loader draws from the list of cases and centres a patch on one of the locations that a case offers. Both are
-handed out by the data set, so that a data set of our own decides what is seen, and the loader stays nnU-Net's.
+nnU-Net's loader draws from the list of cases and centres a patch on one of the locations that a
+case offers. Both are handed out by the data set, so that a data set of our own decides what is
+seen, and the loader stays nnU-Net's.
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ def chosen_sampling(default: str) -> str:
     """`leaf` or `uniform`, from the environment: nnU-Net gives its trainers no other options."""
     chosen = os.environ.get(VARIABLE, default)
     if chosen not in (BY_LEAF, UNIFORM):
-        raise LabelSetError(f"Expected {VARIABLE} to be '{BY_LEAF}' or '{UNIFORM}', but got '{chosen}'")
+        raise LabelSetError(
+            f"Expected {VARIABLE} to be '{BY_LEAF}' or '{UNIFORM}', but got '{chosen}'"
+        )
     return chosen
 
 
 def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
-    """How likely each case is when every leaf is: draw a leaf, then one of the cases that annotate it.
+    """How likely each case is when every leaf is: draw a leaf, then one of the cases that annotate
+    it.
 
-    `P(case) = 1/C * sum over the leaves c that it annotates of 1/n_c`, `n_c` cases annotate c. Leaves that no case
-    annotates are not drawn. A case that annotates nothing gets the smallest weight of the others.
+    `P(case) = 1/C * sum over the leaves c that it annotates of 1/n_c`, `n_c` cases annotate c.
+    Leaves that no case annotates are not drawn. A case that annotates nothing gets the smallest
+    weight of the others.
     """
     annotated = np.zeros((len(cases), contract.num_leaves))
     for row, case in zip(annotated, cases, strict=True):
@@ -46,15 +51,21 @@ def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
 
 
 def repeated(cases: Sequence[str], chance: np.ndarray) -> Sequence[str] | np.ndarray:
-    """A list from which a uniform draw takes every case with its probability; equal probabilities change nothing."""
+    """A list from which a uniform draw takes every case with its probability; equal probabilities
+    change nothing.
+    """
     if np.allclose(chance, 1 / len(cases)):
         return cases
     least, most = ENTRIES
     exact = chance * max(least, 20 * len(cases), min(most, math.ceil(1 / chance.min())))
     times = np.maximum(np.floor(exact).astype(int), 1)
     short = max(0, round(exact.sum()) - times.sum())
-    times[np.argsort(times - exact, kind="stable")[:short]] += 1  # the largest remainders are rounded up
-    return np.repeat(np.array(cases), times)  # an array: nnU-Net's loader would copy a list for every batch
+    times[np.argsort(times - exact, kind="stable")[:short]] += (
+        1  # the largest remainders are rounded up
+    )
+    return np.repeat(
+        np.array(cases), times
+    )  # an array: nnU-Net's loader would copy a list for every batch
 
 
 def shares(contract: Contract, cases: Sequence[str], chance: np.ndarray) -> dict[str, float]:
@@ -69,12 +80,15 @@ def shares(contract: Contract, cases: Sequence[str], chance: np.ndarray) -> dict
 class Centres:
     """Locations `(0, *voxel)` of a class, moved where the patch around them would leave the image.
 
-    nnU-Net itself moves them away from the lower border only, and fills the rest of the patch with padding.
+    nnU-Net itself moves them away from the lower border only, and fills the rest of the patch with
+    padding.
     """
 
     def __init__(self, voxels: Any, shape: Sequence[int], patch: Sequence[int]) -> None:
         self.voxels = voxels
-        middle = [size - (min(size, width) + 1) // 2 for size, width in zip(shape, patch, strict=True)]
+        middle = [
+            size - (min(size, width) + 1) // 2 for size, width in zip(shape, patch, strict=True)
+        ]
         self.highest = np.array([0, *middle])
 
     def __len__(self) -> int:
@@ -87,9 +101,10 @@ class Centres:
 class AllCentres:
     """Centres of all patches that fit into the image, those at its borders more than once.
 
-    A patch is moved along every axis evenly, a quarter of its width beyond each border, and then back into the image.
-    Else a patch that is not much smaller than the image would hardly ever show a corner, and structures are invented
-    there. Half of its width, as if it were centred on any voxel, was measured to be no better (docs/accuracy.md).
+    A patch is moved along every axis evenly, a quarter of its width beyond each border, and then
+    back into the image. Else a patch that is not much smaller than the image would hardly ever show
+    a corner, and structures are invented there. Half of its width, as if it were centred on any
+    voxel, was measured to be no better (docs/accuracy.md).
     """
 
     def __init__(self, shape: Sequence[int], patch: Sequence[int]) -> None:
@@ -110,14 +125,20 @@ class AllCentres:
 class SampledDataset:
     """An nnU-Net data set that is sampled for what its cases annotate.
 
-    - In a data set with an ignore label, nnU-Net centres its random patches on voxels that have another value. That is
-      right where `ignore` may be every leaf. Where its label-set excludes a leaf, every voxel says something.
-    - By leaf: cases are drawn so that leaves are equally likely, oversampled patches are centred on leaves that the
-      case annotates, and no patch is placed across the upper border of the image.
+    - In a data set with an ignore label, nnU-Net centres its random patches on voxels that have
+      another value. That is right where `ignore` may be every leaf. Where its label-set excludes a
+      leaf, every voxel says something.
+    - By leaf: cases are drawn so that leaves are equally likely, oversampled patches are centred on
+      leaves that the case annotates, and no patch is placed across the upper border of the image.
     """
 
     def __init__(
-        self, dataset: Any, contract: Contract, ignore_key: tuple[int, ...] | None, patch: Sequence[int], by_leaf: bool
+        self,
+        dataset: Any,
+        contract: Contract,
+        ignore_key: tuple[int, ...] | None,
+        patch: Sequence[int],
+        by_leaf: bool,
     ) -> None:
         """
         dataset: nnU-Net's.
@@ -140,20 +161,31 @@ class SampledDataset:
         locations = properties["class_locations"]
         if self.by_leaf:
             locations = _known_foreground(locations, sets)
-            locations = {key: Centres(voxels, shape, self.patch) for key, voxels in locations.items()}
+            locations = {
+                key: Centres(voxels, shape, self.patch) for key, voxels in locations.items()
+            }
         if self.ignore_key is not None and sets[-1] != self.contract.full_set:
             locations[self.ignore_key] = AllCentres(shape, self.patch)
         properties["class_locations"] = locations
         return data, seg, seg_prev, properties
 
 
-def _known_foreground(locations: Mapping[Any, Any], sets: Sequence[frozenset[int]]) -> dict[Any, Any]:
-    """Without the values that do not stand for one leaf; where none is left, those that are no background for certain.
+def _known_foreground(
+    locations: Mapping[Any, Any], sets: Sequence[frozenset[int]]
+) -> dict[Any, Any]:
+    """Without the values that do not stand for one leaf; where none is left, those that are no
+    background for certain.
 
     The key of the voxels that are not ignored, a tuple, stays.
     """
-    present = {key: voxels for key, voxels in locations.items() if isinstance(key, tuple) or len(voxels)}
-    single = {key for key in present if isinstance(key, tuple) or (len(sets[key]) == 1 and 0 not in sets[key])}
+    present = {
+        key: voxels for key, voxels in locations.items() if isinstance(key, tuple) or len(voxels)
+    }
+    single = {
+        key
+        for key in present
+        if isinstance(key, tuple) or (len(sets[key]) == 1 and 0 not in sets[key])
+    }
     if all(isinstance(key, tuple) for key in single):
         single |= {key for key in present if not isinstance(key, tuple) and 0 not in sets[key]}
     return {key: voxels for key, voxels in present.items() if key in single}

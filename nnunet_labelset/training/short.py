@@ -1,7 +1,8 @@
 """Short, seeded trainings for demos and tests.
 
-nnU-Net's SGD schedule needs tens of thousands of steps; AdamW at the paper's learning rate shows after a few hundred
-what a loss can learn. Every method is shortened alike, and the full-length trainers keep nnU-Net's optimiser.
+nnU-Net's SGD schedule needs tens of thousands of steps; AdamW at the paper's learning rate shows
+after a few hundred what a loss can learn. Every method is shortened alike, and the full-length
+trainers keep nnU-Net's optimiser.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ def seed_everything(*numbers: int) -> None:
 
 
 class ShortMixin(Trainer):
-    """Put it before a trainer. Set `nnunet_labelset_epochs`, `_iterations` and `_seed` to change the length.
+    """Put it before a trainer. Set `nnunet_labelset_epochs`, `_iterations` and `_seed` to change
+    the length.
 
-    With `nnUNet_n_proc_DA=0` a run with the same seed sees the same patches, also when it is continued with `--c`.
+    With `nnUNet_n_proc_DA=0` a run with the same seed sees the same patches, also when it is
+    continued with `--c`.
     """
 
     def __init__(
@@ -54,20 +57,27 @@ class ShortMixin(Trainer):
         self.num_val_iterations_per_epoch = max(1, self.num_iterations_per_epoch // 10)
         self.initial_lr = 1e-3
         seed_everything(setting("seed", 0))  # the network too
-        # On a CPU nnU-Net takes all cores whatever this says, and trainings side by side would fight for them.
+        # On a CPU nnU-Net takes all cores whatever this says, and trainings side by side would
+        # fight for them.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
 
     def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
-        """Right/left flips only, as in the paper: brains are not upside down, and prediction flips less often."""
+        """Right/left flips only, as in the paper: brains are not upside down, and prediction flips
+        less often.
+        """
         *rest, mirror_axes = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
         self.inference_allowed_mirroring_axes = mirror_axes[-1:]
         return *rest, self.inference_allowed_mirroring_axes
 
     def on_epoch_start(self) -> None:
-        """Every epoch and rank has patches of its own: a continued training must not see the first ones again."""
+        """Every epoch and rank has patches of its own: a continued training must not see the first
+        ones again.
+        """
         super().on_epoch_start()
         seed_everything(setting("seed", 0), self.current_epoch, self.local_rank)
 
     def configure_optimizers(self) -> tuple[Any, Any]:
-        optimizer = torch.optim.AdamW(self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay)
+        optimizer = torch.optim.AdamW(
+            self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay
+        )
         return optimizer, PolyLRScheduler(optimizer, self.initial_lr, self.num_epochs)

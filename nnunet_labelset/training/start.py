@@ -1,6 +1,7 @@
 """The output layers of a start file that `nnunet_labelset extend` wrote, put back into the network.
 
-nnU-Net leaves them out when it loads `-pretrained_weights`, and does not tell its trainers which file it loaded.
+nnU-Net leaves them out when it loads `-pretrained_weights`, and does not tell its trainers which
+file it loaded.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def plain_network(network: nn.Module) -> nn.Module:
 
 
 def read_start(file: str, network: nn.Module, names: Sequence[str]) -> dict[str, Any] | None:
-    """The content of a start file, which must fit; None for any other file: nnU-Net starts the outputs anew then."""
+    """The content of a start file, which must fit; None for any other file: nnU-Net starts the
+    outputs anew then.
+    """
     if not Path(file).is_file():
         stop(f"-pretrained_weights {file}: no such file")
     content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False, mmap=True)
@@ -55,10 +58,14 @@ def read_start(file: str, network: nn.Module, names: Sequence[str]) -> dict[str,
 
 
 def restore_outputs(network: nn.Module, file: str, names: Sequence[str]) -> list[str] | None:
-    """Copy the output layers if the file carries their names; returns which of them the old model did not know."""
+    """Copy the output layers if the file carries their names; returns which of them the old model
+    did not know.
+    """
     content = read_start(file, network, names)
     if content is None:
         return None
     weights, state = content["network_weights"], network.state_dict()
-    network.load_state_dict({key: weights[key] if OUTPUT_LAYERS in key else here for key, here in state.items()})
+    network.load_state_dict(
+        {key: weights[key] if OUTPUT_LAYERS in key else here for key, here in state.items()}
+    )
     return list(content.get(NEW_OUTPUTS, []))

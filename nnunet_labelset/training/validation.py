@@ -24,7 +24,8 @@ from nnunet_labelset.nnunet.summary import label_set_summary
 from nnunet_labelset.training.base import Trainer
 from nnunet_labelset.training.regions import Regions
 
-# Of the counts of earlier epochs: a score is three epochs late, and ten epochs after its last sight 3 % are left.
+# Of the counts of earlier epochs: a score is three epochs late, and ten epochs after its last sight
+# 3 % are left.
 KEPT = 0.7
 
 
@@ -62,17 +63,26 @@ class ValidationMixin(Trainer):
             return self.regions.counts(output, target)
         sets, leaves = self.label_sets.membership.shape
         joint = (target * leaves + output.argmax(1)).flatten()
-        confusion = torch.bincount(joint, minlength=sets * leaves).reshape(sets, leaves).cpu().numpy()
+        confusion = (
+            torch.bincount(joint, minlength=sets * leaves).reshape(sets, leaves).cpu().numpy()
+        )
         counts = label_set_counts(confusion, self.label_sets.membership.numpy())
         return Counts(*(count[1:] for count in counts))
 
     def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
-        """Pseudo-Dice: by leaf over the recent epochs, since an epoch rarely shows every leaf as annotated.
+        """Pseudo-Dice: by leaf over the recent epochs, since an epoch rarely shows every leaf as
+        annotated.
 
-        A leaf without any count has no score (NaN) and is left out of the mean. When one is annotated for the first
-        time the mean is over other leaves than before, so that the best checkpoint is looked for anew.
+        A leaf without any count has no score (NaN) and is left out of the mean. When one is
+        annotated for the first time the mean is over other leaves than before, so that the best
+        checkpoint is looked for anew.
         """
-        counts = np.stack([np.sum([step[key] for step in val_outputs], 0) for key in ("tp_hard", "fp_hard", "fn_hard")])
+        counts = np.stack(
+            [
+                np.sum([step[key] for step in val_outputs], 0)
+                for key in ("tp_hard", "fp_hard", "fn_hard")
+            ]
+        )
         losses = [float(step["loss"]) for step in val_outputs]
         if self.is_ddp:
             gathered: list[Any] = [None] * dist.get_world_size()
@@ -81,7 +91,10 @@ class ValidationMixin(Trainer):
             losses = [loss for item in gathered for loss in item[1]]
         before = np.asarray(self.training_state.get("pseudo_dice_counts", np.zeros(counts.shape)))
         recent = KEPT * before + counts
-        annotated_before, annotated = before[0] + before[2], recent[0] + recent[2]  # tp + fn, voxels
+        annotated_before, annotated = (
+            before[0] + before[2],
+            recent[0] + recent[2],
+        )  # tp + fn, voxels
         recent[:, (annotated == 0) & (recent[1] < 0.5)] = 0  # invented once, long ago
         self.training_state["pseudo_dice_counts"] = recent
         tp, fp, fn = recent
@@ -96,7 +109,9 @@ class ValidationMixin(Trainer):
         self.logger.log("val_losses", float(np.mean(losses)), self.current_epoch)
 
     def perform_actual_validation(self, save_probabilities: bool = False) -> None:
-        """nnU-Net's validation; its summary.json is then replaced by one that knows what was annotated."""
+        """nnU-Net's validation; its summary.json is then replaced by one that knows what was
+        annotated.
+        """
         folder = join(self.output_folder, VALIDATION)
         path = Path(folder, SUMMARY)
         if self.local_rank == 0:
@@ -104,7 +119,9 @@ class ValidationMixin(Trainer):
         self._in_validation = True
         super().perform_actual_validation(save_probabilities)
         self._in_validation = False
-        if self.local_rank != 0 or not path.is_file():  # some of nnU-Net's trainers validate nothing
+        if (
+            self.local_rank != 0 or not path.is_file()
+        ):  # some of nnU-Net's trainers validate nothing
             return
         self._show_originals_for_copies(case_files(folder, self.dataset_json[FILE_ENDING]))
         path.unlink()  # nnU-Net's must not be taken for ours, should ours fail
@@ -123,7 +140,9 @@ class ValidationMixin(Trainer):
         self._log_summary(summary)
 
     def _show_originals_for_copies(self, validated: Container[str]) -> None:
-        """A cascade trains on completed copies, which are never validated: it sees what was predicted for the case."""
+        """A cascade trains on completed copies, which are never validated: it sees what was
+        predicted for the case.
+        """
         copies = {original: copy for copy, original in originals(self.dataset_json).items()}
         for stage in self.configuration_manager.next_stage_names or ():
             folder = Path(self.output_folder_base, NEXT_STAGE, stage)
@@ -137,18 +156,26 @@ class ValidationMixin(Trainer):
         total = len(summary["metric_per_case"])
         lines = []
         for name, (label, mean) in zip(names, summary["mean"].items(), strict=True):
-            scored = sum(not np.isnan(case["metrics"][label]["Dice"]) for case in summary["metric_per_case"])
+            scored = sum(
+                not np.isnan(case["metrics"][label]["Dice"]) for case in summary["metric_per_case"]
+            )
             annotated = summary["annotated_cases"][str(label)]
             lines.append(
                 f"  {name:{width}}  Dice {mean['Dice']:.4f}  annotated in {annotated}, scored in {scored} of {total}"
             )
-        self.print_to_log_file("Validation where annotated:\n" + "\n".join(lines), add_timestamp=False)
+        self.print_to_log_file(
+            "Validation where annotated:\n" + "\n".join(lines), add_timestamp=False
+        )
         self.print_to_log_file("Mean Validation Dice: ", summary["foreground_mean"]["Dice"])
 
     _in_validation = False
 
-    def print_to_log_file(self, *args: Any, also_print_to_console: bool = True, add_timestamp: bool = True) -> None:
+    def print_to_log_file(
+        self, *args: Any, also_print_to_console: bool = True, add_timestamp: bool = True
+    ) -> None:
         """nnU-Net's log, without the mean Dice that takes unannotated for absent: ours follows."""
         if self._in_validation and args and str(args[0]).startswith("Mean Validation Dice"):
             return
-        super().print_to_log_file(*args, also_print_to_console=also_print_to_console, add_timestamp=add_timestamp)
+        super().print_to_log_file(
+            *args, also_print_to_console=also_print_to_console, add_timestamp=add_timestamp
+        )

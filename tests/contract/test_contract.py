@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 
-LABELS = {"background": 0, "white_matter": 1, "ventricles": 2, "cortex": 3, "brainstem": 4, "ignore": 5}
+LABELS = {
+    "background": 0,
+    "white_matter": 1,
+    "ventricles": 2,
+    "cortex": 3,
+    "brainstem": 4,
+    "ignore": 5,
+}
 BLOCK = {
     "version": 1,
     "protocols": {
@@ -37,7 +44,13 @@ def block(**changes: object) -> dict:
 
 def test_unmentioned_values_stand_for_themselves_and_ignore_for_everything():
     contract = Contract.from_dataset_json(dataset_json())
-    assert contract.leaf_names == ("background", "white_matter", "ventricles", "cortex", "brainstem")
+    assert contract.leaf_names == (
+        "background",
+        "white_matter",
+        "ventricles",
+        "cortex",
+        "brainstem",
+    )
     assert contract.value_names[-1] == "ignore"
     assert contract.sets_of("case_1") == ({0}, {1}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
     assert contract.sets_of("case_2") == ({0}, {1}, {2}, {3}, {4}, {3, 4})
@@ -51,7 +64,12 @@ def test_annotated_leaves():
     assert contract.annotated("case_2") == ("background", "white_matter", "ventricles")
     assert contract.annotated("case_3") == ("background", "ventricles", "cortex")
     assert contract.annotated("case_4") == ("white_matter", "brainstem")
-    assert [contract.is_fully_annotated(f"case_{i}") for i in (1, 2, 3, 4)] == [True, False, False, False]
+    assert [contract.is_fully_annotated(f"case_{i}") for i in (1, 2, 3, 4)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     expected = {"background": 3, "white_matter": 3, "ventricles": 3, "cortex": 2, "brainstem": 2}
     assert contract.coverage() == expected
     assert contract.coverage(["case_1"]) == dict.fromkeys(contract.leaf_names, 1)
@@ -66,7 +84,11 @@ def test_a_leaf_without_a_value_of_its_own_is_not_annotated():
 
 def test_without_ignore():
     labels = {"background": 0, "organ": 1}
-    blocks = {"version": 1, "protocols": {"p": {"background": ["background", "organ"]}}, "cases": {"c": "p"}}
+    blocks = {
+        "version": 1,
+        "protocols": {"p": {"background": ["background", "organ"]}},
+        "cases": {"c": "p"},
+    }
     contract = Contract.from_dataset_json({"labels": labels, "label_sets": blocks})
     assert not contract.has_ignore
     assert contract.value_names == ("background", "organ")
@@ -75,7 +97,9 @@ def test_without_ignore():
 
 def test_order_of_the_labels_does_not_matter():
     shuffled = dict(sorted(LABELS.items(), key=lambda item: item[0]))
-    assert Contract.from_dataset_json(dataset_json(labels=shuffled)) == Contract.from_dataset_json(dataset_json())
+    assert Contract.from_dataset_json(dataset_json(labels=shuffled)) == Contract.from_dataset_json(
+        dataset_json()
+    )
 
 
 @st.composite
@@ -83,7 +107,9 @@ def blocks(draw: st.DrawFn) -> dict:
     leaves = [name for name in LABELS if name != "ignore"]
     subset = st.lists(st.sampled_from(leaves), min_size=1, unique=True)
     protocols = draw(
-        st.dictionaries(st.text(min_size=1), st.dictionaries(st.sampled_from(list(LABELS)), subset), min_size=1)
+        st.dictionaries(
+            st.text(min_size=1), st.dictionaries(st.sampled_from(list(LABELS)), subset), min_size=1
+        )
     )
     cases = draw(st.dictionaries(st.text(min_size=1), st.sampled_from(sorted(protocols))))
     return {"version": 1, "protocols": protocols, "cases": cases}
@@ -98,17 +124,25 @@ def test_round_trip(written):
     for protocol, values in again["protocols"].items():
         for value, leaves in values.items():  # only what differs from the default is written
             assert sorted(leaves) == sorted(written["protocols"][protocol][value])
-            assert leaves != [value] or any(value in other and len(other) > 1 for other in values.values())
+            assert leaves != [value] or any(
+                value in other and len(other) > 1 for other in values.values()
+            )
 
 
 NESTED = {"white_matter": [["cortex"]]}
 BAD = {
     "dataset.json has no 'labels'": {"label_sets": BLOCK},
     "label 'brain' is a region": dataset_json(labels={"background": 0, "brain": [1, 2]}),
-    "value of label 'brain' to be an integer, but got '1'": dataset_json(labels={"background": 0, "brain": "1"}),
-    "value of label 'brain' to be an integer, but got True": dataset_json(labels={"background": 0, "brain": True}),
+    "value of label 'brain' to be an integer, but got '1'": dataset_json(
+        labels={"background": 0, "brain": "1"}
+    ),
+    "value of label 'brain' to be an integer, but got True": dataset_json(
+        labels={"background": 0, "brain": True}
+    ),
     r"without gaps, but got \[0, 2\]": dataset_json(labels={"background": 0, "brain": 2}),
-    r"without gaps, but got \[0, 1, 1\]": dataset_json(labels={"background": 0, "brain": 1, "skull": 1}),
+    r"without gaps, but got \[0, 1, 1\]": dataset_json(
+        labels={"background": 0, "brain": 1, "skull": 1}
+    ),
     "'ignore' to have the highest value, but 'brain' has": dataset_json(
         labels={"background": 0, "ignore": 1, "brain": 2}
     ),
@@ -125,9 +159,13 @@ BAD = {
     ),
     "label_sets.cases in dataset.json to be an object": block(cases=["case_1"]),
     r"Unknown key\(s\) in label_sets of dataset.json: casess": block(casess={}),
-    "case 'c': unknown protocol 'atlsa' in label_sets.cases; did you mean 'atlas'": block(cases={"c": "atlsa"}),
+    "case 'c': unknown protocol 'atlsa' in label_sets.cases; did you mean 'atlas'": block(
+        cases={"c": "atlsa"}
+    ),
     r"case 'c': unknown protocol \['atlas'\]": block(cases={"c": ["atlas"]}),
-    "protocol 'p', value 'cortx': no such label; did you mean 'cortex'": block(protocols={"p": {"cortx": ["cortex"]}}),
+    "protocol 'p', value 'cortx': no such label; did you mean 'cortex'": block(
+        protocols={"p": {"cortx": ["cortex"]}}
+    ),
     "protocol 'p', value 'cortex': unknown leaf 'brain_stem'; did you mean 'brainstem'": block(
         protocols={"p": {"cortex": ["brain_stem"]}}
     ),
@@ -136,10 +174,14 @@ BAD = {
     r"unknown leaf \['cortex'\]": block(protocols={"p": NESTED}),
     "protocol 'p', value 'ignore': empty label-set": block(protocols={"p": {"ignore": []}}),
     "expected a list of leaves, but got 'cortex'": block(protocols={"p": {"ignore": "cortex"}}),
-    "expected a list of leaves, but got {'cortex'": block(protocols={"p": {"ignore": {"cortex": False}}}),
+    "expected a list of leaves, but got {'cortex'": block(
+        protocols={"p": {"ignore": {"cortex": False}}}
+    ),
     "expected a list of leaves, but got 3": block(protocols={"p": {"ignore": 3}}),
     "protocol 'p' to be an object of value -> leaves, but got None": block(protocols={"p": None}),
-    "'labels' in dataset.json does not declare 'ignore'": dataset_json(labels={"background": 0, "white_matter": 1}),
+    "'labels' in dataset.json does not declare 'ignore'": dataset_json(
+        labels={"background": 0, "white_matter": 1}
+    ),
 }
 
 
@@ -151,8 +193,14 @@ def test_fails_closed(message):
 
 
 def test_all_problems_are_found_and_the_rest_is_read():
-    protocols = {"a": {"ignore": [], "cortex": ["cortx"], "white_matter": ["cortex"]}, "b": None, "c": {}}
-    contract, problems = Contract.read(block(protocols=protocols, cases={"x": "a", "y": "b", "z": "d"}, more=1))
+    protocols = {
+        "a": {"ignore": [], "cortex": ["cortx"], "white_matter": ["cortex"]},
+        "b": None,
+        "c": {},
+    }
+    contract, problems = Contract.read(
+        block(protocols=protocols, cases={"x": "a", "y": "b", "z": "d"}, more=1)
+    )
     assert [problem.split(":")[0] for problem in problems] == [
         "Unknown key(s) in label_sets of dataset.json",
         "protocol 'a', value 'ignore'",
@@ -168,20 +216,28 @@ def test_all_problems_are_found_and_the_rest_is_read():
 
 
 def test_a_leaf_that_the_protocol_vouches_for_is_annotated_but_for_disputed_voxels():
-    """As in an atlas whose parts are disputed in places: the contract alone cannot tell it from "not drawn"."""
+    """As in an atlas whose parts are disputed in places: the contract alone cannot tell it from
+    "not drawn".
+    """
     disputed = {"ignore": ["white_matter", "cortex"]}
     protocols = {
         "not_drawn": disputed,
         "disputed": {**disputed, "white_matter": ["white_matter"], "cortex": ["cortex"]},
     }
-    contract = Contract.from_dataset_json(block(protocols=protocols, cases={"a": "not_drawn", "b": "disputed"}))
+    contract = Contract.from_dataset_json(
+        block(protocols=protocols, cases={"a": "not_drawn", "b": "disputed"})
+    )
     assert contract.annotated("a") == ("background", "ventricles", "brainstem")
     assert contract.annotated("b") == contract.leaf_names
     assert contract.coverage()["cortex"] == 1
     assert contract.sets_of("a") == contract.sets_of("b")
-    assert not contract.is_fully_annotated("b")  # voxels of a larger label-set are no complete annotation
+    assert not contract.is_fully_annotated(
+        "b"
+    )  # voxels of a larger label-set are no complete annotation
     assert contract.to_block()["protocols"] == protocols
-    merged = {"white_matter": ["white_matter", "brainstem"]}  # no value of its own: nobody can vouch for white matter
+    merged = {
+        "white_matter": ["white_matter", "brainstem"]
+    }  # no value of its own: nobody can vouch for white matter
     contract = Contract.from_dataset_json(block(protocols={"p": merged}, cases={"c": "p"}))
     assert contract.annotated("c") == ("background", "ventricles", "cortex")
 
@@ -191,7 +247,10 @@ def test_thousands_of_protocols_take_moments():
     labels = {f"leaf_{i}": i for i in range(117)}
     protocols = {f"p{i}": {"leaf_0": ["leaf_0", f"leaf_{1 + i % 116}"]} for i in range(2000)}
     cases = {f"c{i}": f"p{i}" for i in range(2000)}
-    written = {"labels": labels, "label_sets": {"version": 1, "protocols": protocols, "cases": cases}}
+    written = {
+        "labels": labels,
+        "label_sets": {"version": 1, "protocols": protocols, "cases": cases},
+    }
     contract = Contract.from_dataset_json(written)
     assert sum(contract.coverage().values()) == 2000 * 115
     assert contract.to_block() == written["label_sets"]
@@ -207,7 +266,13 @@ def region_json(
     leaves: object = LEAVES, labels: object = REGIONS, order: object = (1, 2, 3), **changes: object
 ) -> dict:
     protocols = {"full": {}, "outer": {"edema": ["edema", "necrosis", "enhancing"]}}
-    written = {"version": 2, "leaves": leaves, "protocols": protocols, "cases": {"a": "full", "b": "outer"}, **changes}
+    written = {
+        "version": 2,
+        "leaves": leaves,
+        "protocols": protocols,
+        "cases": {"a": "full", "b": "outer"},
+        **changes,
+    }
     return copy.deepcopy({"labels": labels, "regions_class_order": order, "label_sets": written})
 
 
@@ -216,7 +281,11 @@ class TestRegions:
         contract = Contract.from_dataset_json(region_json())
         assert contract.leaf_names == tuple(LEAVES)
         assert contract.regions == {"whole_tumour": {1, 2, 3}, "core": {2, 3}, "enhancing": {3}}
-        assert list(contract.regions) == ["whole_tumour", "core", "enhancing"]  # the order of nnU-Net's outputs
+        assert list(contract.regions) == [
+            "whole_tumour",
+            "core",
+            "enhancing",
+        ]  # the order of nnU-Net's outputs
         assert contract.has_ignore
         assert contract.sets_of("b") == ({0}, {1, 2, 3}, {2}, {3}, {0, 1, 2, 3})
         assert contract.annotated("b") == ("background",)
@@ -237,7 +306,10 @@ class TestRegions:
         manager = LabelManager(REGIONS, [1, 2, 3])
         ours = Contract.from_dataset_json(region_json()).regions
         assert ours is not None
-        theirs = [{region} if isinstance(region, int) else set(region) for region in manager.foreground_regions]
+        theirs = [
+            {region} if isinstance(region, int) else set(region)
+            for region in manager.foreground_regions
+        ]
         assert theirs == list(ours.values())
 
     BAD: ClassVar = {
@@ -256,18 +328,33 @@ class TestRegions:
             labels={name: REGIONS[name] for name in REGIONS if name != "background"}
         ),
         "region 'core' has no leaves": region_json(labels={**REGIONS, "core": []}),
-        r"region 'core': \[7\] is no value of label_sets.leaves": region_json(labels={**REGIONS, "core": [2, 7]}),
-        r"region 'core' holds background \(0\)": region_json(labels={**REGIONS, "core": [0, 2, 3]}),
-        r"region 'core' lists a value twice: \[2, 2, 3\]": region_json(labels={**REGIONS, "core": [2, 2, 3]}),
-        "region 'whole_tumour' holds all of 'core' and is written over it, so that no segmentation shows 'core'": (
-            region_json(labels={"background": 0, "core": [2, 3], "whole_tumour": [1, 2, 3], "x": [3]}, order=[2, 1, 3])
+        r"region 'core': \[7\] is no value of label_sets.leaves": region_json(
+            labels={**REGIONS, "core": [2, 7]}
         ),
-        "region 'core' holds all of 'whole_tumour'": region_json(labels={**REGIONS, "core": [1, 2, 3]}),
+        r"region 'core' holds background \(0\)": region_json(labels={**REGIONS, "core": [0, 2, 3]}),
+        r"region 'core' lists a value twice: \[2, 2, 3\]": region_json(
+            labels={**REGIONS, "core": [2, 2, 3]}
+        ),
+        "region 'whole_tumour' holds all of 'core' and is written over it, so that no segmentation shows 'core'": (
+            region_json(
+                labels={"background": 0, "core": [2, 3], "whole_tumour": [1, 2, 3], "x": [3]},
+                order=[2, 1, 3],
+            )
+        ),
+        "region 'core' holds all of 'whole_tumour'": region_json(
+            labels={**REGIONS, "core": [1, 2, 3]}
+        ),
         "leaf 'edema' is in no region": region_json(labels={**REGIONS, "whole_tumour": [2, 3]}),
-        "'enhancing' is the name of a leaf and of another region": region_json(labels={**REGIONS, "enhancing": [2, 3]}),
-        "'regions_class_order' in dataset.json to list 3 values.*but got None": region_json(order=None),
+        "'enhancing' is the name of a leaf and of another region": region_json(
+            labels={**REGIONS, "enhancing": [2, 3]}
+        ),
+        "'regions_class_order' in dataset.json to list 3 values.*but got None": region_json(
+            order=None
+        ),
         "'regions_class_order' in dataset.json to list 3 values": region_json(order=[1, 2]),
-        r"regions_class_order: 1 is no value of region 'core' \(2, 3\)": region_json(order=[1, 1, 3]),
+        r"regions_class_order: 1 is no value of region 'core' \(2, 3\)": region_json(
+            order=[1, 1, 3]
+        ),
         "Expected 'ignore' to be 4, one more than the last leaf, but got 5": region_json(
             labels={**REGIONS, "ignore": 5}
         ),
@@ -299,21 +386,28 @@ class TestRegions:
         assert set(contract.coverage(["a"]).values()) == {1}
 
     def test_version_1_has_no_leaves(self):
-        with pytest.raises(LabelSetError, match=r"Unknown key\(s\) in label_sets of dataset.json: leaves"):
+        with pytest.raises(
+            LabelSetError, match=r"Unknown key\(s\) in label_sets of dataset.json: leaves"
+        ):
             Contract.from_dataset_json(block(leaves=LEAVES))
 
 
 def test_unlisted_cases():
     contract = Contract.from_dataset_json(dataset_json())
     with pytest.raises(
-        LabelSetError, match=r"case 'case_9' has no protocol: add it to label_sets.cases.*did you mean 'case_"
+        LabelSetError,
+        match=r"case 'case_9' has no protocol: add it to label_sets.cases.*did you mean 'case_",
     ):
         contract.sets_of("case_9")
-    with pytest.raises(LabelSetError, match=r"case 'xyz' has no protocol: add it to label_sets.cases in dataset.json$"):
+    with pytest.raises(
+        LabelSetError,
+        match=r"case 'xyz' has no protocol: add it to label_sets.cases in dataset.json$",
+    ):
         contract.annotated("xyz")
     contract.require_cases(["case_1", "case_2"])
     with pytest.raises(
-        LabelSetError, match=r"^7 case\(s\) without a protocol: 'n0', 'n1', 'n2', 'n3', 'n4', \.\.\.: add"
+        LabelSetError,
+        match=r"^7 case\(s\) without a protocol: 'n0', 'n1', 'n2', 'n3', 'n4', \.\.\.: add",
     ):
         contract.require_cases(["case_1", *(f"n{i}" for i in range(7))])
 
@@ -325,11 +419,17 @@ def test_did_you_mean():
 
 
 def test_background_that_may_be_every_leaf_leaves_none_annotated():
-    """With two leaves, 'the liver was not drawn' makes the whole set of background; nnU-Net's ignore says nothing."""
+    """With two leaves, 'the liver was not drawn' makes the whole set of background; nnU-Net's
+    ignore says nothing.
+    """
     protocols = {"no_liver": {"background": ["background", "liver"]}, "scribbles": {}}
     content = {
         "labels": {"background": 0, "liver": 1, "ignore": 2},
-        "label_sets": {"version": 1, "protocols": protocols, "cases": {"a": "no_liver", "b": "scribbles"}},
+        "label_sets": {
+            "version": 1,
+            "protocols": protocols,
+            "cases": {"a": "no_liver", "b": "scribbles"},
+        },
     }
     contract = Contract.from_dataset_json(content)
     assert contract.coverage() == {"background": 1, "liver": 1}

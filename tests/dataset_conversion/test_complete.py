@@ -1,4 +1,6 @@
-"""Completing label-sets: what is excluded stays excluded, what is unsure stays open, and validation stays as it was."""
+"""Completing label-sets: what is excluded stays excluded, what is unsure stays open, and validation
+stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_every_voxel_keeps_its_label_set_or_a_sure_leaf_of_it(seed: int, thresho
     rng = np.random.default_rng(seed)
     sets = [SETS[i] for i in rng.integers(0, len(SETS), 5)]
     values = rng.integers(0, 5, (3, 4, 5))
-    probabilities = rng.dirichlet(np.full(4, 0.2), (3, 4, 5)).transpose(3, 0, 1, 2).astype(np.float32)
+    probabilities = (
+        rng.dirichlet(np.full(4, 0.2), (3, 4, 5)).transpose(3, 0, 1, 2).astype(np.float32)
+    )
     result, completed = complete_values(values, probabilities, sets, threshold)
     decided = 0
     for voxel in np.ndindex(values.shape):
@@ -54,16 +58,24 @@ def test_every_voxel_keeps_its_label_set_or_a_sure_leaf_of_it(seed: int, thresho
 def test_no_probability_at_all_in_the_set_decides_nothing() -> None:
     probabilities = np.zeros((3, 1, 1, 1), np.float32)
     probabilities[0] = 1
-    _, completed = complete_values(np.full((1, 1, 1), 1), probabilities, [frozenset([0]), frozenset([1, 2])], 0.5)
+    _, completed = complete_values(
+        np.full((1, 1, 1), 1), probabilities, [frozenset([0]), frozenset([1, 2])], 0.5
+    )
     assert completed.completed == 0
 
 
-PLANS = {"image_reader_writer": "SimpleITKIO", "plans_name": "nnUNetPlans", "dataset_name": tiny.NAME}
+PLANS = {
+    "image_reader_writer": "SimpleITKIO",
+    "plans_name": "nnUNetPlans",
+    "dataset_name": tiny.NAME,
+}
 
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The tiny data set, two folds, and a model whose validation left probabilities: right, but unsure of a slab."""
+    """The tiny data set, two folds, and a model whose validation left probabilities: right, but
+    unsure of a slab.
+    """
     nnunet = tiny.NNUNet(tmp_path)
     for name, value in nnunet.environment.items():
         if name.lower().startswith("nnunet"):
@@ -84,11 +96,25 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             probabilities = np.full((4, *labels.shape), 0.01, np.float32)
             np.put_along_axis(probabilities, labels[None].astype(int), 0.97, 0)
             probabilities[:, :, :, :12] = 0.25  # unsure
-            np.savez(model / f"fold_{fold}" / "validation" / f"{case}.npz", probabilities=probabilities)
+            np.savez(
+                model / f"fold_{fold}" / "validation" / f"{case}.npz", probabilities=probabilities
+            )
     return tmp_path
 
 
-COMMAND = ["complete", "-d", "901", "-tr", "nnUNetTrainerLeafDice", "-o", "902", "-n", "Sure", "-np", "1"]
+COMMAND = [
+    "complete",
+    "-d",
+    "901",
+    "-tr",
+    "nnUNetTrainerLeafDice",
+    "-o",
+    "902",
+    "-n",
+    "Sure",
+    "-np",
+    "1",
+]
 
 
 MODEL = Path("results") / tiny.NAME / "nnUNetTrainerLeafDice__nnUNetPlans__3d_fullres"
@@ -107,7 +133,9 @@ def test_a_data_set_is_completed(trained: Path, capsys: pytest.CaptureFixture) -
     folder = trained / "raw" / "Dataset902_Sure"
     dataset = json.loads((folder / "dataset.json").read_text())
     contract = Contract.from_dataset_json(dataset)
-    old = Contract.from_dataset_json(json.loads((trained / "raw" / tiny.NAME / "dataset.json").read_text()))
+    old = Contract.from_dataset_json(
+        json.loads((trained / "raw" / tiny.NAME / "dataset.json").read_text())
+    )
     seeds = {case: seed for seed, case in enumerate(tiny.CASES)}
     for case, protocol in tiny.CASES.items():
         assert contract.cases[case] == protocol  # as people annotated it
@@ -119,28 +147,41 @@ def test_a_data_set_is_completed(trained: Path, capsys: pytest.CaptureFixture) -
         was_open = np.array([len(labels) > 1 for labels in old.sets_of(case)])[before]
         sets = contract.sets_of(copy)
         assert mask[:, :, 12:].sum() == was_open[:, :, 12:].sum() == mask.sum() > 0
-        assert all(sets[value] == {leaf} for value, leaf in zip(after[mask], truth[mask], strict=True))
+        assert all(
+            sets[value] == {leaf} for value, leaf in zip(after[mask], truth[mask], strict=True)
+        )
         for value, original in zip(after[was_open & ~mask], before[was_open & ~mask], strict=True):
             assert sets[value] >= old.sets_of(case)[original]
         assert dataset["completed"]["cases"][copy]["completed_voxels"] == mask.sum()
-    splits = json.loads((trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json").read_text())
+    splits = json.loads(
+        (trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json").read_text()
+    )
     for split in splits:
         check_split(dataset, split["train"], split["val"])
         assert all(case.endswith("__completed") for case in split["train"])
         assert set(split["val"]) <= set(tiny.CASES)
-    plans = json.loads((trained / "preprocessed" / "Dataset902_Sure" / "nnUNetPlans.json").read_text())
+    plans = json.loads(
+        (trained / "preprocessed" / "Dataset902_Sure" / "nnUNetPlans.json").read_text()
+    )
     assert plans == {**PLANS, "dataset_name": "Dataset902_Sure"}
     output = capsys.readouterr().out
     assert "open voxels completed" in output
     assert "nnUNetv2_preprocess -d 902 -plans_name nnUNetPlans -c 3d_fullres\n" in output
-    assert "nnunet_labelset train 902 3d_fullres 0 -tr nnUNetTrainerLeafDice -p nnUNetPlans\n" in output
+    assert (
+        "nnunet_labelset train 902 3d_fullres 0 -tr nnUNetTrainerLeafDice -p nnUNetPlans\n"
+        in output
+    )
     assert main(["coverage", "-d", "902"]) == 0
 
 
-def test_completed_cases_are_not_scored_against(trained: Path, capsys: pytest.CaptureFixture) -> None:
+def test_completed_cases_are_not_scored_against(
+    trained: Path, capsys: pytest.CaptureFixture
+) -> None:
     assert main(COMMAND) == 0
     folder = trained / "raw" / "Dataset902_Sure"
-    assert not (folder / "labelsTr").exists()  # or nnU-Net looks there for the cases that are listed in place
+    assert not (
+        folder / "labelsTr"
+    ).exists()  # or nnU-Net looks there for the cases that are listed in place
     labels = str(folder / "labelsCompleted")
     assert main(["evaluate", labels, labels, "-o", str(trained / "scores")]) == 1
     assert "8 case(s) were completed by a model" in capsys.readouterr().err
@@ -156,7 +197,9 @@ def test_completed_cases_are_not_scored_against(trained: Path, capsys: pytest.Ca
     assert whole_split({}, ["a", "b"]) == (["a", "b"], ["a", "b"])
 
 
-def test_mistakes_are_one_line_and_leave_nothing(trained: Path, capsys: pytest.CaptureFixture) -> None:
+def test_mistakes_are_one_line_and_leave_nothing(
+    trained: Path, capsys: pytest.CaptureFixture
+) -> None:
     model = trained / MODEL
     missing = model / "fold_1" / "validation" / "full_0.npz"
 
@@ -187,14 +230,21 @@ def test_mistakes_are_one_line_and_leave_nothing(trained: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("taken", ["preprocessed/Dataset902_Other", "results/Dataset902_Sure"])
-def test_what_another_data_set_has_left_is_not_taken_for_new(trained: Path, taken: str, capsys: Any) -> None:
+def test_what_another_data_set_has_left_is_not_taken_for_new(
+    trained: Path, taken: str, capsys: Any
+) -> None:
     (trained / taken).mkdir(parents=True)
     assert main(COMMAND) == 1
-    assert f"{trained / taken} exists: remove it, or choose another id than 902\n" in capsys.readouterr().err
+    assert (
+        f"{trained / taken} exists: remove it, or choose another id than 902\n"
+        in capsys.readouterr().err
+    )
     assert not (trained / "raw" / "Dataset902_Sure").exists()
 
 
-def test_preprocessed_files_are_not_overwritten(trained: Path, capsys: pytest.CaptureFixture) -> None:
+def test_preprocessed_files_are_not_overwritten(
+    trained: Path, capsys: pytest.CaptureFixture
+) -> None:
     folder = trained / "preprocessed" / "Dataset902_Sure"
     (folder / "nnUNetPlans_3d_fullres").mkdir(parents=True)
     (folder / "splits_final.json").write_text("mine")
@@ -208,7 +258,9 @@ def test_preprocessed_files_are_not_overwritten(trained: Path, capsys: pytest.Ca
     assert folder.read_text() == "mine"
 
 
-def test_a_run_that_ended_early_is_done_again(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ended_early_is_done_again(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Folds and plans come before the data set, so that one that is there can be trained on."""
 
     def killed(*_: object) -> None:
@@ -216,7 +268,12 @@ def test_a_run_that_ended_early_is_done_again(trained: Path, monkeypatch: pytest
 
     folder = trained / "preprocessed" / "Dataset902_Sure"
     splits = json.loads((trained / "preprocessed" / tiny.NAME / "splits_final.json").read_text())
-    folders = [trained / "raw" / tiny.NAME, trained / "raw" / "Dataset902_Sure", folder, trained / MODEL]
+    folders = [
+        trained / "raw" / tiny.NAME,
+        trained / "raw" / "Dataset902_Sure",
+        folder,
+        trained / MODEL,
+    ]
     publish = complete.publish
     monkeypatch.setattr(complete, "publish", killed)
     with pytest.raises(KeyboardInterrupt):
@@ -243,7 +300,9 @@ def test_verify_knows_copies(trained: Path, capsys: pytest.CaptureFixture) -> No
     assert "the same image" not in capsys.readouterr().out
 
 
-def test_a_case_in_no_validation_stays_as_annotated(trained: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_case_in_no_validation_stays_as_annotated(
+    trained: Path, capsys: pytest.CaptureFixture
+) -> None:
     file = trained / "preprocessed" / tiny.NAME / "splits_final.json"
     folds = json.loads(file.read_text())
     folds[0]["val"].remove("full_1")
@@ -256,7 +315,9 @@ def test_a_case_in_no_validation_stays_as_annotated(trained: Path, capsys: pytes
     dataset = json.loads((trained / "raw" / "Dataset902_Sure" / "dataset.json").read_text())
     assert "full_1" in dataset["dataset"]
     assert "full_1__completed" not in dataset["dataset"]
-    for split in json.loads((trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json").read_text()):
+    for split in json.loads(
+        (trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json").read_text()
+    ):
         assert "full_1" in split["train"]
 
 
@@ -271,9 +332,23 @@ def test_what_a_protocol_vouches_for_stays_vouched(trained: Path) -> None:
     assert not contract.is_fully_annotated("merged_0__completed")  # the unsure slab is open still
 
 
-def test_a_second_round_needs_folds_that_do_not_leak(trained: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_second_round_needs_folds_that_do_not_leak(
+    trained: Path, capsys: pytest.CaptureFixture
+) -> None:
     assert main(COMMAND) == 0
-    again = ["complete", "-d", "902", "-tr", "nnUNetTrainerLeafDice", "-o", "903", "-n", "Twice", "-np", "1"]
+    again = [
+        "complete",
+        "-d",
+        "902",
+        "-tr",
+        "nnUNetTrainerLeafDice",
+        "-o",
+        "903",
+        "-n",
+        "Twice",
+        "-np",
+        "1",
+    ]
     shutil.copytree(trained / MODEL, trained / "results" / "Dataset902_Sure" / MODEL.name)
     assert main(again) == 0
     splits = [
@@ -288,14 +363,20 @@ def test_a_second_round_needs_folds_that_do_not_leak(trained: Path, capsys: pyte
     file.write_text(json.dumps(folds))
     capsys.readouterr()
     assert main(again) == 1
-    assert "fold 1: the fold trains on completed copies of its own validation cases" in capsys.readouterr().err
+    assert (
+        "fold 1: the fold trains on completed copies of its own validation cases"
+        in capsys.readouterr().err
+    )
     assert not (trained / "raw" / "Dataset903_Twice").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["merge", "-d", "950", "-n", "All", "902", "-np", "1"], "merge first, complete afterwards"),
+        (
+            ["merge", "-d", "950", "-n", "All", "902", "-np", "1"],
+            "merge first, complete afterwards",
+        ),
         (["splits", "-d", "902", "-k", "2", "--overwrite"], "keep the splits_final.json that"),
     ],
 )
@@ -325,7 +406,16 @@ def test_a_cascade_trains_on_copies(trained: Path) -> None:
     assert main(COMMAND) == 0
     nnunet.run("nnUNetv2_extract_fingerprint", "-d", 902, "-np", 1)
     nnunet.run(
-        "nnUNetv2_preprocess", "-d", 902, "-plans_name", "nnUNetPlans", "-c", "3d_lowres", "3d_fullres", "-np", 1
+        "nnUNetv2_preprocess",
+        "-d",
+        902,
+        "-plans_name",
+        "nnUNetPlans",
+        "-c",
+        "3d_lowres",
+        "3d_fullres",
+        "-np",
+        1,
     )
     words = ["-tr", trainer, "-device", "cpu"]
     for fold in (0, 1):  # the cascade of a fold trains on what the other one has validated
@@ -334,7 +424,12 @@ def test_a_cascade_trains_on_copies(trained: Path) -> None:
     nnunet.run("nnUNetv2_train", 902, "3d_lowres", 1, *words, "--val", nnUNet_n_proc_DA="0")
     nnunet.run("nnUNetv2_train", 902, "3d_cascade_fullres", 0, *words, nnUNet_n_proc_DA="0")
     models = nnunet.results / "Dataset902_Sure"
-    shown = models / f"{trainer}__nnUNetPlans__3d_lowres" / "predicted_next_stage" / "3d_cascade_fullres"
+    shown = (
+        models
+        / f"{trainer}__nnUNetPlans__3d_lowres"
+        / "predicted_next_stage"
+        / "3d_cascade_fullres"
+    )
     for case in tiny.CASES:
         copy, original = (shown / f"{name}.b2nd" for name in (f"{case}__completed", case))
         assert copy.read_bytes() == original.read_bytes()

@@ -47,18 +47,31 @@ def test_full_case_folders(tmp_path, capsys):
     write_volume(tmp_path / "atlas" / "HarvardSTA21_Study1" / "lmks.nii.gz", labels)  # no role here
     dataset = convert(tmp_path / "raw", "--source", f"atlas={tmp_path / 'atlas'}")
     content = read_json(dataset / "dataset.json")
-    assert content["labels"] == {name: value for value, name in enumerate(LEAVES)}  # nothing is unannotated: no ignore
+    assert content["labels"] == {
+        name: value for value, name in enumerate(LEAVES)
+    }  # nothing is unannotated: no ignore
     assert content["numTraining"] == 2
     assert content["channel_names"] == {"0": "T2w"}
     assert content["label_sets"]["protocols"] == {"atlas": {}}
     case = "HarvardSTA21_Study1"
     source = tmp_path / "atlas" / case
-    assert (dataset / "imagesTr" / f"{case}_0000.nii.gz").read_bytes() == (source / "srr.nii.gz").read_bytes()
+    assert (dataset / "imagesTr" / f"{case}_0000.nii.gz").read_bytes() == (
+        source / "srr.nii.gz"
+    ).read_bytes()
     assert np.array_equal(read_array(dataset / "labelsTr" / f"{case}.nii.gz"), labels)
-    before, after = (sitk.ReadImage(str(p)) for p in (source / "srr.nii.gz", dataset / "labelsTr" / f"{case}.nii.gz"))
+    before, after = (
+        sitk.ReadImage(str(p))
+        for p in (source / "srr.nii.gz", dataset / "labelsTr" / f"{case}.nii.gz")
+    )
     for part in ("Size", "Spacing", "Origin", "Direction"):
-        assert getattr(before, f"Get{part}")() == pytest.approx(getattr(after, f"Get{part}")(), abs=1e-6)
-    assert sorted(path.name for path in dataset.iterdir()) == ["dataset.json", "imagesTr", "labelsTr"]
+        assert getattr(before, f"Get{part}")() == pytest.approx(
+            getattr(after, f"Get{part}")(), abs=1e-6
+        )
+    assert sorted(path.name for path in dataset.iterdir()) == [
+        "dataset.json",
+        "imagesTr",
+        "labelsTr",
+    ]
     assert os.listdir(tmp_path / "raw") == [dataset.name]
     out = capsys.readouterr().out
     assert "2 training and 0 test cases" in out
@@ -73,13 +86,20 @@ def test_leuven_needs_to_know_what_is_annotated(tmp_path, capsys):
     code = main(["convert", "-d", "27", "-n", "Fetal", "-o", str(tmp_path / "raw"), *arguments])
     assert code == 1
     error = capsys.readouterr().err
-    assert "nothing says whether external_csf, corpus_callosum is annotated in a, b: list the cases" in error
+    assert (
+        "nothing says whether external_csf, corpus_callosum is annotated in a, b: list the cases"
+        in error
+    )
     assert os.listdir(tmp_path / "raw") == []
 
     dataset = convert(tmp_path / "raw", *arguments, "--infer-annotated")
     contract = contract_of(dataset)
     assert contract.annotated("a") == ("background", "white_matter", "ventricles", "cerebellum")
-    assert set(contract.annotated("b")) == {*contract.annotated("a"), "external_csf", "corpus_callosum"}
+    assert set(contract.annotated("b")) == {
+        *contract.annotated("a"),
+        "external_csf",
+        "corpus_callosum",
+    }
     sets, labels = label_sets_of(dataset, "a"), slabs(1, 2, 3)
     rest = frozenset(LEAVES[4:])
     assert set(sets[..., :-1][labels[..., :-1] == 0]) == {rest}  # inside the mask
@@ -98,7 +118,9 @@ def test_annotated_csv_decides(tmp_path, capsys):
         "case,annotated,part\na,white_matter;ventricles;cerebellum;external_csf,\n"
         "b,white_matter; ventricles; cerebellum; external_csf; corpus_callosum,test\n"
     )
-    dataset = convert(tmp_path / "raw", "--source", f"leuven_controls={leuven}", "--annotated", str(table))
+    dataset = convert(
+        tmp_path / "raw", "--source", f"leuven_controls={leuven}", "--annotated", str(table)
+    )
     contract = contract_of(dataset)
     assert "external_csf" in contract.annotated("a")
     assert (dataset / "labelsTs" / "b.nii.gz").is_file()
@@ -107,7 +129,9 @@ def test_annotated_csv_decides(tmp_path, capsys):
 
     table.write_text("case,annotated\na,white_matter\nb,all\n")
     arguments = ["--source", f"leuven_controls={leuven}", "--annotated", str(table), "--overwrite"]
-    assert main(["convert", "-d", "27", "-n", "Fetal", "-o", str(tmp_path / "raw"), *arguments]) == 1
+    assert (
+        main(["convert", "-d", "27", "-n", "Fetal", "-o", str(tmp_path / "raw"), *arguments]) == 1
+    )
     error = capsys.readouterr().err
     assert "ventricles is declared unannotated but has" in error
     assert (dataset / "imagesTs" / "b_0000.nii.gz").is_file()  # the old data set is untouched
@@ -145,14 +169,24 @@ def test_quirks_of_case_folders(tmp_path, capsys):
 
 
 def test_corrected_feta_counts_corpus_callosum_as_white_matter(tmp_path):
-    for case, labels in {"sub-feta001": slabs(*range(1, 8)), "sub-041": slabs(*range(1, 9))}.items():
+    for case, labels in {
+        "sub-feta001": slabs(*range(1, 8)),
+        "sub-041": slabs(*range(1, 9)),
+    }.items():
         folder = write_case_folder(tmp_path / "feta", case, labels)
         write_volume(folder / "mask.nii.gz", (labels > 0).astype(np.uint8))
-    dataset = convert(tmp_path / "raw", f"--source=feta_corrected={tmp_path / 'feta'}", "--infer-annotated")
+    dataset = convert(
+        tmp_path / "raw", f"--source=feta_corrected={tmp_path / 'feta'}", "--infer-annotated"
+    )
     contract = contract_of(dataset)
     assert contract.is_fully_annotated("sub-041")
-    assert names(contract, contract.sets_of("sub-feta001")[1]) == {"white_matter", "corpus_callosum"}
-    assert set(label_sets_of(dataset, "sub-feta001")[slabs(*range(1, 8)) == 0]) == {frozenset({"background"})}
+    assert names(contract, contract.sets_of("sub-feta001")[1]) == {
+        "white_matter",
+        "corpus_callosum",
+    }
+    assert set(label_sets_of(dataset, "sub-feta001")[slabs(*range(1, 8)) == 0]) == {
+        frozenset({"background"})
+    }
 
 
 LAYOUTS = {
@@ -170,10 +204,16 @@ LAYOUTS = {
 def test_feta_as_released(tmp_path, layout):
     stem, ending = LAYOUTS[layout]
     feta = tmp_path / "feta"
-    write_feta_case((feta / stem).parent, Path(stem).name, ending, direction=OBLIQUE, spacing=(0.43, 0.43, 0.5))
+    write_feta_case(
+        (feta / stem).parent, Path(stem).name, ending, direction=OBLIQUE, spacing=(0.43, 0.43, 0.5)
+    )
     write_volume(feta / "derivatives/biometry/sub-001/anat/sub-001_rec-mial_meas.nii.gz", slabs(1))
-    write_volume(feta / "derivatives/other/sub-009/anat/sub-009_rec-mial_T2w.nii.gz", random_image())
-    (feta / "participants.tsv").write_text("participant_id\tPathology\tGestational age\nsub-001\tNeurotypical\t27.9\n")
+    write_volume(
+        feta / "derivatives/other/sub-009/anat/sub-009_rec-mial_T2w.nii.gz", random_image()
+    )
+    (feta / "participants.tsv").write_text(
+        "participant_id\tPathology\tGestational age\nsub-001\tNeurotypical\t27.9\n"
+    )
     dataset = convert(tmp_path / "raw", f"--source=feta={feta}")
     (case,) = contract_of(dataset).cases
     assert case == ("sub-feta001" if "release_1" in layout else "sub-001")
@@ -227,23 +267,52 @@ def test_native_atlases(tmp_path, capsys, preset, image, label, case):
         write_volume(tmp_path / "atlas_data" / "STA21_regional.nii.gz", labels)
     dataset = convert(tmp_path / "raw", f"--source={preset}={tmp_path / 'atlas_data'}")
     sets = label_sets_of(dataset, case)
-    expected = {71: "deep_gray_matter", 91: "corpus_callosum", 92: "ventricles", 94: "brainstem", 101: "cerebellum"}
-    expected |= {112: "cortical_gray_matter", 114: "white_matter", 123: "deep_gray_matter", 124: "external_csf"}
+    expected = {
+        71: "deep_gray_matter",
+        91: "corpus_callosum",
+        92: "ventricles",
+        94: "brainstem",
+        101: "cerebellum",
+    }
+    expected |= {
+        112: "cortical_gray_matter",
+        114: "white_matter",
+        123: "deep_gray_matter",
+        124: "external_csf",
+    }
     for value, leaf in expected.items():
         assert set(sets[labels == value]) == {frozenset({leaf})}
     truth = {37: {"white_matter", "cortical_gray_matter"}, 110: {"white_matter", "ventricles", "external_csf"},
              111: {"white_matter", "deep_gray_matter"}}  # fmt: skip
     for value, leaves in truth.items():
         (stored,) = set(sets[labels == value])
-        assert stored > leaves  # four label-sets share the one value that is free, and that is announced
+        assert (
+            stored > leaves
+        )  # four label-sets share the one value that is free, and that is announced
     out = capsys.readouterr().out
-    assert "label-set stored as a larger one: {white_matter, cortical_gray_matter} as {white_matter, " in out
+    assert (
+        "label-set stored as a larger one: {white_matter, cortical_gray_matter} as {white_matter, "
+        in out
+    )
     assert set(sets[labels == 0]) == {frozenset({"background"})}
     contract = contract_of(dataset)
-    assert contract.annotated(case) == contract.leaf_names  # disputed voxels do not make a leaf unannotated ...
+    assert (
+        contract.annotated(case) == contract.leaf_names
+    )  # disputed voxels do not make a leaf unannotated ...
     assert not contract.is_fully_annotated(case)  # ... but the case is not complete
     assert main(["verify", "-d", str(dataset), "-np", "1"]) == 0
-    merged = ["merge", "-d", "31", "-n", "Again", "-np", "1", "-o", str(dataset.parent), str(dataset)]
+    merged = [
+        "merge",
+        "-d",
+        "31",
+        "-n",
+        "Again",
+        "-np",
+        "1",
+        "-o",
+        str(dataset.parent),
+        str(dataset),
+    ]
     assert main(merged) == 0
     again = contract_of(dataset.parent / "Dataset031_Again")
     assert again.annotated(case) == again.leaf_names
@@ -254,7 +323,9 @@ def test_disputed_set_alone_is_kept_exactly(tmp_path):
     write_volume(tmp_path / "a" / "STA21.nii.gz", random_image())
     write_volume(tmp_path / "a" / "STA21_tissue.nii.gz", labels)
     dataset = convert(tmp_path / "raw", f"--source=crl_atlas={tmp_path / 'a'}")
-    assert set(label_sets_of(dataset, "STA21")[labels == 37]) == {frozenset({"white_matter", "cortical_gray_matter"})}
+    assert set(label_sets_of(dataset, "STA21")[labels == 37]) == {
+        frozenset({"white_matter", "cortical_gray_matter"})
+    }
 
 
 def test_all_presets_in_one_call(tmp_path):
@@ -263,7 +334,12 @@ def test_all_presets_in_one_call(tmp_path):
     write_case_folder(tmp_path / "leuven", "c1", slabs(1, 2, 3, 4), seed=2)
     write_case_folder(tmp_path / "sb", "s1", slabs(1, 2, 3), seed=3)
     write_feta_case(tmp_path / "feta", "sub-001")
-    sources = {"atlas": "atlas", "wu_atlas_refined": "wu", "leuven_controls": "leuven", "leuven_spina_bifida": "sb"}
+    sources = {
+        "atlas": "atlas",
+        "wu_atlas_refined": "wu",
+        "leuven_controls": "leuven",
+        "leuven_spina_bifida": "sb",
+    }
     dataset = convert(
         tmp_path / "raw",
         *(f"--source={name}={tmp_path / folder}" for name, folder in sources.items()),
@@ -293,10 +369,15 @@ def test_withhold_and_mask_images(tmp_path):
     )  # fmt: skip
     contract = contract_of(dataset)
     assert contract.is_fully_annotated("b")
-    assert set(contract.leaf_names) - set(contract.annotated("a")) == {"brainstem", "corpus_callosum"}
+    assert set(contract.leaf_names) - set(contract.annotated("a")) == {
+        "brainstem",
+        "corpus_callosum",
+    }
     sets = label_sets_of(dataset, "a")
     assert set(sets[labels >= 7]) == {frozenset({"brainstem", "corpus_callosum"})}
-    assert set(sets[..., :-1][labels[..., :-1] == 0]) == {frozenset({"background"})}  # all was drawn: known
+    assert set(sets[..., :-1][labels[..., :-1] == 0]) == {
+        frozenset({"background"})
+    }  # all was drawn: known
     assert set(sets[..., -1].ravel()) == {frozenset({"background"})}
     image = read_array(dataset / "imagesTr" / "a_0000.nii.gz")
     assert (image[..., -1] == 0).all()

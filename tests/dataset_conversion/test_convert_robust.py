@@ -1,4 +1,6 @@
-"""Bad input is named, nothing is half-written, a killed run can be finished, and nnU-Net accepts the result."""
+"""Bad input is named, nothing is half-written, a killed run can be finished, and nnU-Net accepts
+the result.
+"""
 
 from __future__ import annotations
 
@@ -48,25 +50,65 @@ def with_value(value: float, dtype=np.float32) -> np.ndarray:
 
 BAD = {
     "image_missing": ("srr", Path.unlink, "no image (T2w): looked for {case}/srr.nii.gz"),
-    "label_missing": ("parcellation", Path.unlink, "no label file: looked for {case}/parcellation.nii.gz"),
+    "label_missing": (
+        "parcellation",
+        Path.unlink,
+        "no label file: looked for {case}/parcellation.nii.gz",
+    ),
     "mask_missing": ("mask", Path.unlink, "no mask file, but unannotated leaves need one"),
-    "image_not_nifti": ("srr", lambda path: path.write_bytes(b"hello" * 100), "not readable as an image"),
-    "image_truncated": ("srr", lambda path: path.write_bytes(path.read_bytes()[:-300]), "not readable as an image"),
-    "label_truncated": ("parcellation", lambda path: path.write_bytes(path.read_bytes()[:-30]), "not readable"),
+    "image_not_nifti": (
+        "srr",
+        lambda path: path.write_bytes(b"hello" * 100),
+        "not readable as an image",
+    ),
+    "image_truncated": (
+        "srr",
+        lambda path: path.write_bytes(path.read_bytes()[:-300]),
+        "not readable as an image",
+    ),
+    "label_truncated": (
+        "parcellation",
+        lambda path: path.write_bytes(path.read_bytes()[:-30]),
+        "not readable",
+    ),
     "mask_empty_file": ("mask", lambda path: path.write_bytes(b""), "not readable as an image"),
     "shape": ("parcellation", shifted(LABELS[:-1]), "geometry differs from srr.nii.gz: size"),
     "spacing": ("parcellation", shifted(LABELS, spacing=(0.8, 0.8, 1.0)), "spacing"),
-    "origin": ("mask", shifted(np.ones_like(LABELS), origin=(0, 0, 0)), "geometry differs from srr.nii.gz: origin"),
-    "direction": ("parcellation", shifted(LABELS, direction=(-1, 0, 0, 0, -1, 0, 0, 0, 1)), "direction"),
-    "fractional": ("parcellation", shifted(with_value(1.5)), "2 voxels of the label map have fractional values"),
+    "origin": (
+        "mask",
+        shifted(np.ones_like(LABELS), origin=(0, 0, 0)),
+        "geometry differs from srr.nii.gz: origin",
+    ),
+    "direction": (
+        "parcellation",
+        shifted(LABELS, direction=(-1, 0, 0, 0, -1, 0, 0, 0, 1)),
+        "direction",
+    ),
+    "fractional": (
+        "parcellation",
+        shifted(with_value(1.5)),
+        "2 voxels of the label map have fractional values",
+    ),
     "undeclared": ("parcellation", shifted(with_value(77)), "undeclared values 77 (2 voxels)"),
-    "negative": ("parcellation", shifted(with_value(-1, np.int16)), "undeclared values -1 (2 voxels)"),
-    "huge": ("parcellation", shifted(with_value(100000, np.int32)), "undeclared values 100000 (2 voxels)"),
+    "negative": (
+        "parcellation",
+        shifted(with_value(-1, np.int16)),
+        "undeclared values -1 (2 voxels)",
+    ),
+    "huge": (
+        "parcellation",
+        shifted(with_value(100000, np.int32)),
+        "undeclared values 100000 (2 voxels)",
+    ),
     "nan_label": ("parcellation", shifted(with_value(np.nan)), "2 voxels are NaN or infinite"),
     "nan_image": ("srr", shifted(with_value(np.nan)), "2 voxels are NaN or infinite"),
     "infinite": ("srr", shifted(with_value(np.inf)), "2 voxels are NaN or infinite"),
     "mask_empty": ("mask", shifted(np.zeros_like(LABELS)), "the mask is empty"),
-    "two_dimensional": ("srr", lambda path: write_volume(path, LABELS[0], spacing=(1, 1), origin=(0, 0)), "3D volume"),
+    "two_dimensional": (
+        "srr",
+        lambda path: write_volume(path, LABELS[0], spacing=(1, 1), origin=(0, 0)),
+        "3D volume",
+    ),
 }
 
 
@@ -115,13 +157,18 @@ def test_two_sources_with_the_same_case(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "case 'x' is also in atlas" in error
     assert convert(tmp_path / "raw", *sources, "--prefix") == 0
-    assert set(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == {"atlas_x", "case_folders_x"}
+    assert set(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == {
+        "atlas_x",
+        "case_folders_x",
+    }
 
 
 @pytest.mark.parametrize("name", ["../escape", "/etc/passwd", "..", "a b", ".hidden"])
 def test_case_names_cannot_escape(tmp_path, capsys, name):
     write_case_folder(tmp_path, "x", LABELS)
-    (tmp_path / "list.csv").write_text(f"case,image,label\n{name},x/srr.nii.gz,x/parcellation.nii.gz\n")
+    (tmp_path / "list.csv").write_text(
+        f"case,image,label\n{name},x/srr.nii.gz,x/parcellation.nii.gz\n"
+    )
     (tmp_path / "m.toml").write_text(
         'leaves = ["background", "brain"]\n[sources.s]\ncases = "list.csv"\nlabels."1-8" = "brain"\n'
     )
@@ -147,7 +194,22 @@ def test_never_overwrites_without_being_told(tmp_path, capsys):
 
     (tmp_path / "raw" / "Dataset028_Mine").mkdir()
     (tmp_path / "raw" / "Dataset028_Mine" / "thesis.txt").write_text("dear")
-    assert main(["convert", "-d", "28", "-n", "Mine", "-o", str(tmp_path / "raw"), source, "--overwrite"]) == 1
+    assert (
+        main(
+            [
+                "convert",
+                "-d",
+                "28",
+                "-n",
+                "Mine",
+                "-o",
+                str(tmp_path / "raw"),
+                source,
+                "--overwrite",
+            ]
+        )
+        == 1
+    )
     assert "is not a data set" in capsys.readouterr().err
     assert (tmp_path / "raw" / "Dataset028_Mine" / "thesis.txt").exists()
 
@@ -161,8 +223,14 @@ MISTAKES = {
         ["--source", "feta={s}"],
         "no case of source 'feta' found: expected files like **/{case}_rec-*_T2w",
     ),
-    "typo_in_leaf": (["--source", "atlas={s}", "--withhold", "brain_stem"], "did you mean 'brainstem'?"),
-    "withhold_background": (["--source", "atlas={s}", "--withhold", "background"], "background cannot be withheld"),
+    "typo_in_leaf": (
+        ["--source", "atlas={s}", "--withhold", "brain_stem"],
+        "did you mean 'brainstem'?",
+    ),
+    "withhold_background": (
+        ["--source", "atlas={s}", "--withhold", "background"],
+        "background cannot be withheld",
+    ),
     "csv_missing": (["--source", "atlas={s}", "--annotated", "{s}/no.csv"], "no.csv: no such file"),
     "csv_column": (
         ["--source", "atlas={s}", "--annotated", "{s}/column.csv"],
@@ -172,8 +240,14 @@ MISTAKES = {
         ["--source", "atlas={s}", "--annotated", "{s}/case.csv"],
         "line 2: no source has a case 'case_xx'; did",
     ),
-    "csv_leaf": (["--source", "atlas={s}", "--annotated", "{s}/leaf.csv"], "line 2: annotated: unknown leaf 'brian'"),
-    "csv_cells": (["--source", "atlas={s}", "--annotated", "{s}/cells.csv"], "line 2: expected 2 cells"),
+    "csv_leaf": (
+        ["--source", "atlas={s}", "--annotated", "{s}/leaf.csv"],
+        "line 2: annotated: unknown leaf 'brian'",
+    ),
+    "csv_cells": (
+        ["--source", "atlas={s}", "--annotated", "{s}/cells.csv"],
+        "line 2: expected 2 cells",
+    ),
     "csv_ignore": (
         ["--source", "atlas={s}", "--annotated", "{s}/ignore.csv"],
         "line 3: annotated: unknown leaf 'ignore'",
@@ -186,7 +260,10 @@ MISTAKES = {
         ["--source", "atlas={s}", "--withhold", "brainstem", "--withhold-in", "case_x", "atls"],
         "--withhold-in atls: no such source or case; did you mean 'atlas'?",
     ),
-    "mask_images_without_mask": (["--source", "atlas={s}/maskless", "--mask-images"], "--mask-images: no mask file"),
+    "mask_images_without_mask": (
+        ["--source", "atlas={s}/maskless", "--mask-images"],
+        "--mask-images: no mask file",
+    ),
     "bad_id": (["--source", "atlas={s}", "-d", "0"], "expected an id from 1 to 999"),
     "bad_name": (["--source", "atlas={s}", "-n", "../x"], "-n '../x': expected letters"),
 }
@@ -235,10 +312,21 @@ def test_killed_run_is_finished_by_the_next(tmp_path, capsys):
     for number in range(CASES):
         write_case_folder(tmp_path / "s", f"c{number:02d}", LABELS, seed=number)
     out = tmp_path / "raw"
-    arguments = ["convert", "-d", "27", "-n", "Fetal", "-o", str(out), f"--source=atlas={tmp_path / 's'}"]
+    arguments = [
+        "convert",
+        "-d",
+        "27",
+        "-n",
+        "Fetal",
+        "-o",
+        str(out),
+        f"--source=atlas={tmp_path / 's'}",
+    ]
     arguments += ["--withhold", "brainstem", "-np", "2"]
     (tmp_path / "never_ends.py").write_text(NEVER_ENDS)
-    process = subprocess.Popen([sys.executable, str(tmp_path / "never_ends.py"), *arguments], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "never_ends.py"), *arguments], stderr=subprocess.DEVNULL
+    )
     records = out / ".Dataset027_Fetal.incomplete" / ".records"
     while not records.exists() or len(records.read_text().splitlines()) < 4:
         assert process.poll() is None
@@ -249,20 +337,32 @@ def test_killed_run_is_finished_by_the_next(tmp_path, capsys):
     assert not (out / "Dataset027_Fetal").exists()
     assert (records.parent / INCOMPLETE).exists()
     deadline = time.monotonic() + 300
-    while any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers) and time.monotonic() < deadline:
+    while (
+        any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers)
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
     assert workers
     assert not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers), "orphan workers"
-    done = {path.stem: path.stat().st_mtime_ns for path in (records.parent / "labelsTr").glob("c*.nii.gz")}
+    done = {
+        path.stem: path.stat().st_mtime_ns
+        for path in (records.parent / "labelsTr").glob("c*.nii.gz")
+    }
 
     assert main(arguments) == 0
     assert "were already there" in capsys.readouterr().out
     dataset = out / "Dataset027_Fetal"
-    kept = {path.stem for path in (dataset / "labelsTr").iterdir() if done.get(path.stem) == path.stat().st_mtime_ns}
+    kept = {
+        path.stem
+        for path in (dataset / "labelsTr").iterdir()
+        if done.get(path.stem) == path.stat().st_mtime_ns
+    }
     assert len(kept) >= 3  # of the last one, half a record may be there
     assert len(contract_of(dataset).cases) == CASES
     for number in range(CASES):
-        assert np.array_equal(read_array(dataset / "imagesTr" / f"c{number:02d}_0000.nii.gz"), random_image(number))
+        assert np.array_equal(
+            read_array(dataset / "imagesTr" / f"c{number:02d}_0000.nii.gz"), random_image(number)
+        )
         assert (label_sets_of(dataset, f"c{number:02d}")[LABELS == 1] == {"white_matter"}).all()
     assert sorted(os.listdir(dataset)) == ["dataset.json", "imagesTr", "labelsTr"]
     assert os.listdir(out) == [dataset.name]
@@ -282,7 +382,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def test_changed_rules_or_files_are_not_resumed(tmp_path, capsys, monkeypatch):
-    """A stopped run with other rules, or before a file was mended, leaves nothing behind that is believed."""
+    """A stopped run with other rules, or before a file was mended, leaves nothing behind that is
+    believed.
+    """
     from nnunet_labelset.dataset_conversion import dataset as writer
 
     source = tmp_path / "s"
@@ -301,14 +403,16 @@ def test_changed_rules_or_files_are_not_resumed(tmp_path, capsys, monkeypatch):
     dataset = tmp_path / "raw" / "Dataset027_Fetal"
     assert "already there" not in capsys.readouterr().out
     assert np.array_equal(read_array(dataset / "labelsTr" / "a.nii.gz"), LABELS)
-    assert np.array_equal(read_array(dataset / "labelsTr" / "b.nii.gz"), slabs(8, 7, 6, 5, 4, 3, 2, 1))
+    assert np.array_equal(
+        read_array(dataset / "labelsTr" / "b.nii.gz"), slabs(8, 7, 6, 5, 4, 3, 2, 1)
+    )
 
 
 @settings(max_examples=25)
 @given(st.data())
 def test_label_sets_survive_files(tmp_path_factory, data):
-    """Random label map, random label-sets of its values: each voxel may be the same before and after, or a superset
-    where merging was announced.
+    """Random label map, random label-sets of its values: each voxel may be the same before and
+    after, or a superset where merging was announced.
     """
     leaves = ["background", "a", "b", "c", "d"]
     some_leaves = st.lists(st.sampled_from(leaves), min_size=1, max_size=4, unique=True)
@@ -327,11 +431,15 @@ def test_label_sets_survive_files(tmp_path_factory, data):
     after = label_sets_of(root / "raw" / "Dataset027_Fetal", "x")
     covered = {leaf for sets in meaning.values() for leaf in sets}
     unlabelled = {"background"} | (set(leaves) - covered)
-    before = {0: frozenset(unlabelled)} | {value: frozenset(sets) for value, sets in meaning.items()}
+    before = {0: frozenset(unlabelled)} | {
+        value: frozenset(sets) for value, sets in meaning.items()
+    }
     present = {before[int(value)] for value in np.unique(labels)}
     singles = {sets for sets in before.values() if len(sets) == 1}
     must_fit = (
-        len({sets for sets in present if len(sets) > 1}) + len(singles | {s for s in present if len(s) == 1}) <= 6
+        len({sets for sets in present if len(sets) > 1})
+        + len(singles | {s for s in present if len(s) == 1})
+        <= 6
     )
     for value in np.unique(labels):
         (stored,) = set(after[labels == value])
@@ -345,21 +453,33 @@ def test_nnunet_accepts_the_result(tmp_path):
     labels = slabs(*range(1, 9), shape=shape)
     write_case_folder(tmp_path / "atlas", "a1", labels)
     write_case_folder(tmp_path / "leuven", "l1", np.where(labels <= 3, labels, 0).astype(np.uint8))
-    write_volume(tmp_path / "feta" / "sub-001_rec-mial_T2w.nii", random_image(3, shape).astype(np.float32))
-    write_volume(tmp_path / "feta" / "sub-001_rec-mial_dseg.nii", slabs(*range(1, 8), dtype=np.float32, shape=shape))
+    write_volume(
+        tmp_path / "feta" / "sub-001_rec-mial_T2w.nii", random_image(3, shape).astype(np.float32)
+    )
+    write_volume(
+        tmp_path / "feta" / "sub-001_rec-mial_dseg.nii",
+        slabs(*range(1, 8), dtype=np.float32, shape=shape),
+    )
     raw = tmp_path / "raw"
     sources = {"atlas": "atlas", "leuven_spina_bifida": "leuven", "feta": "feta"}
-    assert convert(raw, *(f"--source={name}={tmp_path / folder}" for name, folder in sources.items())) == 0
+    assert (
+        convert(raw, *(f"--source={name}={tmp_path / folder}" for name, folder in sources.items()))
+        == 0
+    )
     environment = {**os.environ, "nnUNet_raw": str(raw), "OMP_NUM_THREADS": "1"}
     for name in ("preprocessed", "results"):
         environment[f"nnUNet_{name}"] = str(tmp_path / name)
     command = Path(sys.executable).with_name("nnUNetv2_plan_and_preprocess")
     arguments = ["-d", "27", "--verify_dataset_integrity", "--no_pp", "-npfp", "1"]
-    finished = subprocess.run([command, *arguments], env=environment, capture_output=True, text=True)
+    finished = subprocess.run(
+        [command, *arguments], env=environment, capture_output=True, text=True
+    )
     assert finished.returncode == 0, finished.stderr
     assert "verify_dataset_integrity Done" in finished.stdout
     assert "Warning" not in finished.stdout
-    assert "label_sets" in read_json(tmp_path / "preprocessed" / "Dataset027_Fetal" / "dataset.json")
+    assert "label_sets" in read_json(
+        tmp_path / "preprocessed" / "Dataset027_Fetal" / "dataset.json"
+    )
 
 
 @pytest.mark.parametrize("shape", [LABELS.shape, (1, *LABELS.shape)])
@@ -373,7 +493,9 @@ def test_big_endian(tmp_path, shape):
     nibabel.save(nibabel.Nifti1Image(array, geometry.affine, header), case / "srr.nii.gz")
     assert nibabel.load(case / "srr.nii.gz").header.endianness == ">"
     assert convert(tmp_path / "raw", "--source", f"atlas={tmp_path / 'atlas'}") == 0
-    written = sitk.ReadImage(str(tmp_path / "raw" / "Dataset027_Fetal" / "imagesTr" / "a_0000.nii.gz"))
+    written = sitk.ReadImage(
+        str(tmp_path / "raw" / "Dataset027_Fetal" / "imagesTr" / "a_0000.nii.gz")
+    )
     np.testing.assert_array_equal(sitk.GetArrayFromImage(written), array.T.reshape(LABELS.shape))
 
 

@@ -1,4 +1,6 @@
-"""What a voxel may be survives: storage of label-sets, interpretation of protocols, remap. No files."""
+"""What a voxel may be survives: storage of label-sets, interpretation of protocols, remap. No
+files.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,18 @@ def test_merging_loses_as_little_as_possible():
 
 @given(st.data())
 def test_protocol_keeps_the_truth(data):
-    """An annotator follows a random protocol on known true leaves; the label-set of each voxel contains its true leaf,
-    and is exactly what the annotator knew where nothing is withheld or merged.
+    """An annotator follows a random protocol on known true leaves; the label-set of each voxel
+    contains its true leaf, and is exactly what the annotator knew where nothing is withheld or
+    merged.
     """
     foreground = st.frozensets(st.integers(1, C - 1))
     annotated = data.draw(foreground)
     withheld = data.draw(foreground)
-    mask = data.draw(st.sampled_from([Mask.NONE, Mask.FILE] + ([Mask.LABELLED] if len(annotated) == C - 1 else [])))
+    mask = data.draw(
+        st.sampled_from(
+            [Mask.NONE, Mask.FILE] + ([Mask.LABELLED] if len(annotated) == C - 1 else [])
+        )
+    )
     values = {10 + leaf: fs(leaf) for leaf in range(1, C)}
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     truth = rng.integers(0, C, 200)
@@ -75,7 +82,9 @@ def test_protocol_keeps_the_truth(data):
     if len(annotated) == C - 1:
         inside = inside | (rng.random(200) < 0.2)  # fully annotated: the mask may be too large
     labels = np.where(np.isin(truth, list(annotated)), truth + 10, 0)
-    meaning = interpret(protocol_of(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist()))
+    meaning = interpret(
+        protocol_of(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist())
+    )
     storage = meaning.storage(C, set(labels.tolist()))
     table = {value: storage.value_of(labels_set) for value, labels_set in meaning.values.items()}
     table[0] = storage.value_of(meaning.inside)
@@ -99,7 +108,9 @@ def test_protocol_keeps_the_truth(data):
 
 
 def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
-    meaning = interpret(protocol_of(C, {1: fs(1), 2: fs(2), 3: fs(3)}, mask=Mask.FILE), {0, 1, 2, 3})
+    meaning = interpret(
+        protocol_of(C, {1: fs(1), 2: fs(2), 3: fs(3)}, mask=Mask.FILE), {0, 1, 2, 3}
+    )
     assert meaning.inside == {0, 4}
     assert meaning.background_added
 
@@ -114,7 +125,9 @@ def test_one_withheld_leaf_is_not_taken_for_certain_and_two_need_no_background()
 
 
 def test_leaf_inside_a_larger_set_is_accounted_for():
-    """FeTA: white matter includes the corpus callosum, so unlabelled voxels are background and nothing else."""
+    """FeTA: white matter includes the corpus callosum, so unlabelled voxels are background and
+    nothing else.
+    """
     meaning = interpret(protocol_of(3, {1: fs(1, 2)}, mask=Mask.LABELLED), {0, 1})
     assert meaning.inside == BACKGROUND
     storage = meaning.storage(3, {0, 1})
@@ -123,17 +136,23 @@ def test_leaf_inside_a_larger_set_is_accounted_for():
 
 
 def test_absorbed_leaf():
-    protocol = protocol_of(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1, 2), absorbs={1: fs(3)}, mask=Mask.FILE)
+    protocol = protocol_of(
+        4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1, 2), absorbs={1: fs(3)}, mask=Mask.FILE
+    )
     meaning = interpret(protocol, {0, 1, 2})
     assert meaning.values[1] == {1, 3}
     assert meaning.values[2] == {2}
     assert meaning.inside == BACKGROUND
-    withheld = protocol_of(4, protocol.values, withheld=fs(3), absorbs=protocol.absorbs, mask=Mask.FILE)
+    withheld = protocol_of(
+        4, protocol.values, withheld=fs(3), absorbs=protocol.absorbs, mask=Mask.FILE
+    )
     assert interpret(withheld, {0, 1, 2, 3}).values == {1: fs(1, 3), 2: fs(2), 3: fs(1, 3)}
 
 
 def test_inference_and_contradiction():
-    protocol = protocol_of(4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1), varies=fs(2), mask=Mask.FILE)
+    protocol = protocol_of(
+        4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1), varies=fs(2), mask=Mask.FILE
+    )
     assert interpret(protocol, {0, 1, 2}).inside == {0, 3}
     assert interpret(protocol, {0, 1}).inside == {2, 3}
     assert interpret(protocol, {0, 1, 3}).contradicted[3] == {3}
@@ -159,7 +178,9 @@ def test_count_and_remap(values, seed):
 )
 def test_dilation_is_a_distance(seed, distance, spacing, density):
     region = np.random.default_rng(seed).random((9, 11, 13)) < density
-    expected = distance_transform_edt(~region, sampling=spacing) <= distance if region.any() else region
+    expected = (
+        distance_transform_edt(~region, sampling=spacing) <= distance if region.any() else region
+    )
     dilated = dilate(region, distance, spacing)
     # A voxel exactly at the distance may fall on either side by rounding.
     edge = np.abs(distance_transform_edt(~region, sampling=spacing) - distance) < 1e-4
@@ -168,9 +189,17 @@ def test_dilation_is_a_distance(seed, distance, spacing, density):
 
 X, XY = fs(0, 4), fs(3, 4)
 UNLABELLED = {  # the second table of docs/manifest.md: leaves drawn -> (inside, outside) by mask
-    (1, 2, 3, 4): {Mask.FILE: (fs(0), fs(0)), Mask.LABELLED: (fs(0), fs(0)), Mask.NONE: (fs(0), fs(0))},
+    (1, 2, 3, 4): {
+        Mask.FILE: (fs(0), fs(0)),
+        Mask.LABELLED: (fs(0), fs(0)),
+        Mask.NONE: (fs(0), fs(0)),
+    },
     (1, 2, 3): {Mask.FILE: (X, fs(0)), Mask.LABELLED: (X, X), Mask.NONE: (X, X)},
-    (1, 2): {Mask.FILE: (XY, fs(0)), Mask.LABELLED: (XY | {0}, XY | {0}), Mask.NONE: (XY | {0}, XY | {0})},
+    (1, 2): {
+        Mask.FILE: (XY, fs(0)),
+        Mask.LABELLED: (XY | {0}, XY | {0}),
+        Mask.NONE: (XY | {0}, XY | {0}),
+    },
 }
 
 

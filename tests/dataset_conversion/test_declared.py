@@ -1,4 +1,6 @@
-"""Nothing that nobody declared is taken for annotated: what varies, structures by file, masks, merged data sets."""
+"""Nothing that nobody declared is taken for annotated: what varies, structures by file, masks,
+merged data sets.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ from tests.helpers.conversion import (
 ORGANS = ("liver", "spleen", "kidney")
 
 
-def write_manifest(folder: Path, extra: str = "", label: str = "{case}/label.nii.gz", labels: str = "") -> str:
+def write_manifest(
+    folder: Path, extra: str = "", label: str = "{case}/label.nii.gz", labels: str = ""
+) -> str:
     leaves = ", ".join(f'"{leaf}"' for leaf in ("background", *ORGANS))
-    labels = labels or "\n".join(f'{value} = "{leaf}"' for value, leaf in enumerate(ORGANS, start=1))
+    labels = labels or "\n".join(
+        f'{value} = "{leaf}"' for value, leaf in enumerate(ORGANS, start=1)
+    )
     (folder / "m.toml").write_text(
         f'leaves = [{leaves}]\n[sources.s]\nfolder = "s"\nimage = "{{case}}/ct.nii.gz"\nlabel = "{label}"\n{extra}\n'
         f"[sources.s.labels]\n{labels}\n"
@@ -53,7 +59,9 @@ def test_what_varies_is_not_annotated_by_default(tmp_path):
 
 @pytest.mark.parametrize("mask", [False, True])
 def test_where_any_leaf_may_be_none_is_annotated(tmp_path, mask):
-    """With two leaves, an unlabelled voxel of a case without the liver may be every leaf, as if it were ignored."""
+    """With two leaves, an unlabelled voxel of a case without the liver may be every leaf, as if it
+    were ignored.
+    """
     for case, array in {"a": slabs(1), "b": slabs(0)}.items():
         write_volume(tmp_path / "s" / case / "ct.nii.gz", random_image())
         write_volume(tmp_path / "s" / case / "label.nii.gz", array)
@@ -68,12 +76,18 @@ def test_where_any_leaf_may_be_none_is_annotated(tmp_path, mask):
     contract = contract_of(tmp_path / "raw" / "Dataset030_Mine")
     assert contract.coverage()["liver"] == 1
     assert not contract.is_fully_annotated("b")
-    assert (frozenset({"background"}) in set(label_sets_of(tmp_path / "raw" / "Dataset030_Mine", "b").flat)) == mask
+    assert (
+        frozenset({"background"})
+        in set(label_sets_of(tmp_path / "raw" / "Dataset030_Mine", "b").flat)
+    ) == mask
 
 
 def test_infer_where_nothing_varies(tmp_path, capsys):
     write_case_folder(tmp_path / "s", "x", slabs(*range(1, 9)))
-    assert convert(tmp_path / "raw", f"--source=case_folders={tmp_path / 's'}", "--infer-annotated") == 1
+    assert (
+        convert(tmp_path / "raw", f"--source=case_folders={tmp_path / 's'}", "--infer-annotated")
+        == 1
+    )
     assert "--infer-annotated: no source has leaves that vary" in capsys.readouterr().err
 
 
@@ -83,7 +97,9 @@ STRUCTURES = 'liver = "liver"\nspleen = "spleen"\nkidney_left = "kidney"\nkidney
 def write_structures(folder: Path, **voxels: int) -> None:
     write_volume(folder / "ct.nii.gz", random_image())
     for number, (structure, value) in enumerate(voxels.items(), start=1):
-        write_volume(folder / f"{structure}.nii.gz", (slabs(*range(1, 5)) == number).astype(np.uint8) * value)
+        write_volume(
+            folder / f"{structure}.nii.gz", (slabs(*range(1, 5)) == number).astype(np.uint8) * value
+        )
 
 
 def test_a_structure_is_annotated_where_its_file_is(tmp_path, capsys):
@@ -101,8 +117,12 @@ def test_a_structure_is_annotated_where_its_file_is(tmp_path, capsys):
     assert {case: contract.annotated(case) for case in contract.cases} == {
         "all": everything, "empty": everything, "few": ("liver",), "half": ("liver", "spleen"),
     }  # fmt: skip
-    assert set(label_sets_of(dataset, "few")[slabs(1) == 0]) == {frozenset({"background", "spleen", "kidney"})}
-    assert set(label_sets_of(dataset, "half")[slabs(0, 0, 1) == 1]) == {frozenset({"background", "kidney"})}
+    assert set(label_sets_of(dataset, "few")[slabs(1) == 0]) == {
+        frozenset({"background", "spleen", "kidney"})
+    }
+    assert set(label_sets_of(dataset, "half")[slabs(0, 0, 1) == 1]) == {
+        frozenset({"background", "kidney"})
+    }
     out = capsys.readouterr().out
     assert "note: declared annotated, but without a voxel: spleen: empty" in out
     assert "note: only some structures drawn, not annotated: kidney: half" in out
@@ -136,10 +156,18 @@ def test_much_of_the_mask_unlabelled_is_not_complete(tmp_path, capsys):
     assert "--fully-annotated y: no such source or case" in capsys.readouterr().err
     # The two ways out.
     assert convert(tmp_path / "raw", source, "--fully-annotated", "x") == 0
-    assert "note: unlabelled inside the mask: taken for background: 40.00% in x" in capsys.readouterr().out
-    (tmp_path / "a.csv").write_text("case,annotated\nx,white_matter;ventricles;cerebellum;external_csf\n")
+    assert (
+        "note: unlabelled inside the mask: taken for background: 40.00% in x"
+        in capsys.readouterr().out
+    )
+    (tmp_path / "a.csv").write_text(
+        "case,annotated\nx,white_matter;ventricles;cerebellum;external_csf\n"
+    )
     write_volume(folder / "parcellation.nii.gz", np.where(labels <= 4, labels, 0).astype(np.uint8))
-    assert convert(tmp_path / "raw", source, "--annotated", str(tmp_path / "a.csv"), "--overwrite") == 0
+    assert (
+        convert(tmp_path / "raw", source, "--annotated", str(tmp_path / "a.csv"), "--overwrite")
+        == 0
+    )
 
 
 def test_merge_does_not_take_silence_for_complete(tmp_path, monkeypatch, capsys):
@@ -156,34 +184,59 @@ def test_merge_does_not_take_silence_for_complete(tmp_path, monkeypatch, capsys)
     assert "--fully-annotated 5: no such data set among 3, 4" in capsys.readouterr().err
 
     assert main([*arguments, "--fully-annotated", "3", "4"]) == 0
-    assert "note: declared annotated, but without a voxel: spleen: c3, c4" in capsys.readouterr().out
+    assert (
+        "note: declared annotated, but without a voxel: spleen: c3, c4" in capsys.readouterr().out
+    )
     table = tmp_path / "drawn.csv"
-    table.write_text("case,annotated\n" + "".join(f"c{n},{'all' if n < 3 else 'liver'}\n" for n in range(5)))
-    assert main([*arguments, "--fully-annotated", "4", "--annotated", str(table), "--overwrite"]) == 0
+    table.write_text(
+        "case,annotated\n" + "".join(f"c{n},{'all' if n < 3 else 'liver'}\n" for n in range(5))
+    )
+    assert (
+        main([*arguments, "--fully-annotated", "4", "--annotated", str(table), "--overwrite"]) == 0
+    )
     dataset = tmp_path / "Dataset050_All"
     assert contract_of(dataset).coverage() == {"background": 3, "liver": 6, "spleen": 3}
     assert set(label_sets_of(dataset, "c4")[slabs(1) == 0]) == {frozenset({"background", "spleen"})}
     assert "without a voxel" not in capsys.readouterr().out
 
     table.write_text("case,annotated\nc0,all\n")
-    assert main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"]) == 1
+    assert (
+        main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"])
+        == 1
+    )
     assert "drawn.csv: no line for c1, c2, c3, c4 of Dataset003_Liver" in capsys.readouterr().err
     lines = "".join(f"{case},all\n" for case in ("c0", "c1", "c2", "c3", "c4", "pat_c1", "o"))
     table.write_text("case,annotated\n" + lines)
-    assert main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"]) == 1
+    assert (
+        main([*arguments, "--fully-annotated", "4", "--annotated", f"3={table}", "--overwrite"])
+        == 1
+    )
     error = capsys.readouterr().err
-    assert "drawn.csv: no case 'pat_c1', 'o' in Dataset003_Liver; known: c0, c1, c2, c3, c4\n" in error
+    assert (
+        "drawn.csv: no case 'pat_c1', 'o' in Dataset003_Liver; known: c0, c1, c2, c3, c4\n" in error
+    )
     table.write_text("case,annotated\n" + lines.replace("pat_c1,all\no,all\n", "c_1,all\n"))
-    assert main([*arguments, "--fully-annotated", "4", "--annotated", str(table), "--overwrite"]) == 1
-    assert "drawn.csv: no case 'c_1' in Dataset003_Liver; did you mean 'c1'?\n" in capsys.readouterr().err
-    assert contract_of(dataset).coverage() == {"background": 3, "liver": 6, "spleen": 3}, "the old one stays"
+    assert (
+        main([*arguments, "--fully-annotated", "4", "--annotated", str(table), "--overwrite"]) == 1
+    )
+    assert (
+        "drawn.csv: no case 'c_1' in Dataset003_Liver; did you mean 'c1'?\n"
+        in capsys.readouterr().err
+    )
+    assert contract_of(dataset).coverage() == {"background": 3, "liver": 6, "spleen": 3}, (
+        "the old one stays"
+    )
 
 
 def test_merge_looks_at_masks(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("nnUNet_raw", str(tmp_path))
     contract = {"version": 1, "protocols": {"p": {}}, "cases": {"c": "p"}}
     folder = write_nnunet(
-        tmp_path, "Dataset003_Liver", {"background": 0, "liver": 1}, {"c": slabs(1)}, label_sets=contract
+        tmp_path,
+        "Dataset003_Liver",
+        {"background": 0, "liver": 1},
+        {"c": slabs(1)},
+        label_sets=contract,
     )
     write_volume(folder / "masksTr" / "c.nii.gz", np.ones_like(slabs()))
     arguments = ["merge", "-d", "50", "-n", "All", "-np", "1", "3"]
@@ -195,8 +248,18 @@ def test_merge_looks_at_masks(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("arguments", [["--fully-annotated", "3"], ["--annotated", "3=x.csv"]])
 def test_merge_does_not_overrule_a_contract(tmp_path, monkeypatch, capsys, arguments):
     monkeypatch.setenv("nnUNet_raw", str(tmp_path))
-    block = {"version": 1, "protocols": {"p": {"background": ["background", "liver"]}}, "cases": {"c": "p"}}
-    write_nnunet(tmp_path, "Dataset003_Liver", {"background": 0, "liver": 1}, {"c": slabs(1)}, label_sets=block)
+    block = {
+        "version": 1,
+        "protocols": {"p": {"background": ["background", "liver"]}},
+        "cases": {"c": "p"},
+    }
+    write_nnunet(
+        tmp_path,
+        "Dataset003_Liver",
+        {"background": 0, "liver": 1},
+        {"c": slabs(1)},
+        label_sets=block,
+    )
     assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3", *arguments]) == 1
     error = capsys.readouterr().err
     assert "says that 'c' is not" in error or "is declared already" in error
@@ -206,13 +269,19 @@ def test_many_protocols_are_told_in_few_lines(tmp_path, monkeypatch, capsys):
     """Each case with a protocol of its own: a summary on screen, all of it in files."""
     monkeypatch.setenv("nnUNet_raw", str(tmp_path))
     leaves = ["background", *(f"organ_{number}" for number in range(1, 41))]
-    protocols = {f"p{number}": {"background": ["background", leaves[number]]} for number in range(1, 41)}
+    protocols = {
+        f"p{number}": {"background": ["background", leaves[number]]} for number in range(1, 41)
+    }
     cases = {f"c{number}": f"p{number}" for number in range(1, 41)}
     block = {"version": 1, "protocols": protocols, "cases": cases}
     labels = {leaf: value for value, leaf in enumerate(leaves)}
-    write_nnunet(tmp_path, "Dataset003_Many", labels, dict.fromkeys(cases, slabs(1)), label_sets=block)
+    write_nnunet(
+        tmp_path, "Dataset003_Many", labels, dict.fromkeys(cases, slabs(1)), label_sets=block
+    )
     assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3"]) == 0
     out = capsys.readouterr().out
     assert len(out) < 10_000
     assert len(contract_of(tmp_path / "Dataset050_All").protocols) == 40
-    assert len(notes(tmp_path / "Dataset050_All")) == 40 * 39 - 39  # every leaf that is declared, but for organ_1
+    assert (
+        len(notes(tmp_path / "Dataset050_All")) == 40 * 39 - 39
+    )  # every leaf that is declared, but for organ_1

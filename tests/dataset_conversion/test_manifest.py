@@ -31,7 +31,9 @@ from tests.helpers.conversion import (
 )
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
-TOML = {re.match(r"# (\S+)", text)[1]: text for text in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)}
+TOML = {
+    re.match(r"# (\S+)", text)[1]: text for text in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)
+}
 CSV = re.findall(r"```csv\n(.*?)```", DOCUMENT, re.S)
 
 
@@ -66,10 +68,18 @@ def test_abdomen(tmp_path):
     write_volume(tmp_path / "amos22/imagesTr/amos_0001.nii.gz", random_image())
     write_volume(tmp_path / "amos22/labelsTr/amos_0001.nii.gz", slabs(*range(1, 16)))
     write_volume(tmp_path / "Totalsegmentator_dataset/s0000/ct.nii.gz", random_image())
-    structures = ("liver", "spleen", "kidney_left", "kidney_right", "stomach")  # stomach is no leaf here
+    structures = (
+        "liver",
+        "spleen",
+        "kidney_left",
+        "kidney_right",
+        "stomach",
+    )  # stomach is no leaf here
     for number, structure in enumerate(structures, start=1):
         binary = (slabs(1, 2, 3, 4, 5) == number).astype(np.uint8)
-        write_volume(tmp_path / f"Totalsegmentator_dataset/s0000/segmentations/{structure}.nii.gz", binary)
+        write_volume(
+            tmp_path / f"Totalsegmentator_dataset/s0000/segmentations/{structure}.nii.gz", binary
+        )
     dataset = convert_example(tmp_path, "abdomen.toml")
     assert read_json(dataset / "dataset.json")["channel_names"] == {"0": "CT"}
     both_kidney, both_liver = {"kidney", "kidney_tumour"}, {"liver", "liver_tumour"}
@@ -80,10 +90,20 @@ def test_abdomen(tmp_path):
         0: {"background", "spleen", "liver", "liver_tumour"}, 1: {"kidney"}, 2: {"kidney_tumour"},
     }  # fmt: skip
     btcv = sets_by_value(dataset, "btcv_0001", slabs(*range(1, 14)))
-    assert (btcv[0], btcv[1], btcv[2], btcv[6]) == ({"background"}, {"spleen"}, both_kidney, both_liver)
+    assert (btcv[0], btcv[1], btcv[2], btcv[6]) == (
+        {"background"},
+        {"spleen"},
+        both_kidney,
+        both_liver,
+    )
     assert btcv[13] == {"background"}
     amos = sets_by_value(dataset, "amos_0001", slabs(*range(1, 16)))
-    assert (amos[0], amos[1], amos[3], amos[6]) == ({"background"}, {"spleen"}, both_kidney, both_liver)
+    assert (amos[0], amos[1], amos[3], amos[6]) == (
+        {"background"},
+        {"spleen"},
+        both_kidney,
+        both_liver,
+    )
     assert amos[15] == {"background"}
     assert sets_by_value(dataset, "s0000", slabs(1, 2, 3, 4, 0)) == {
         0: {"background"}, 1: both_liver, 2: {"spleen"}, 3: both_kidney, 4: both_kidney,
@@ -114,8 +134,15 @@ def test_clinic_case_list(tmp_path):
     write_volume(tmp_path / "masks/001.nii.gz", slabs(1, 2))
     write_volume(tmp_path / "masks/002.nii.gz", slabs(1))
     dataset = convert_example(tmp_path, "clinic.toml")
-    assert sets_by_value(dataset, "p001", slabs(1, 2)) == {0: {"background"}, 1: {"prostate"}, 2: {"lesion"}}
-    assert sets_by_value(dataset, "p002", slabs(1)) == {0: {"background", "lesion"}, 1: {"prostate"}}
+    assert sets_by_value(dataset, "p001", slabs(1, 2)) == {
+        0: {"background"},
+        1: {"prostate"},
+        2: {"lesion"},
+    }
+    assert sets_by_value(dataset, "p002", slabs(1)) == {
+        0: {"background", "lesion"},
+        1: {"prostate"},
+    }
     assert (dataset / "imagesTs" / "p003_0000.nii.gz").exists()
     assert "p003" not in contract_of(dataset).cases
 
@@ -124,7 +151,11 @@ def test_annotated_table_of_the_document(tmp_path):
     (tmp_path / "annotated.csv").write_text(CSV[0])
     write_case_folder(tmp_path / "leuven", "leuven_001", slabs(1, 2, 3))
     write_case_folder(tmp_path / "leuven", "leuven_002", slabs(1, 2, 3, 4))
-    arguments = [f"--source=leuven_controls={tmp_path / 'leuven'}", "--annotated", str(tmp_path / "annotated.csv")]
+    arguments = [
+        f"--source=leuven_controls={tmp_path / 'leuven'}",
+        "--annotated",
+        str(tmp_path / "annotated.csv"),
+    ]
     assert convert(tmp_path / "raw", *arguments) == 0
     assert contract_of(tmp_path / "raw" / "Dataset030_Mine").coverage()["external_csf"] == 1
 
@@ -155,7 +186,10 @@ def test_structures_that_overlap(tmp_path, capsys):
     )
     (tmp_path / "m.toml").write_text(text)
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml")) == 1
-    assert f"tumour.nii.gz: {tumour.sum()} voxels belong to another structure too" in capsys.readouterr().err
+    assert (
+        f"tumour.nii.gz: {tumour.sum()} voxels belong to another structure too"
+        in capsys.readouterr().err
+    )
     (tmp_path / "m.toml").write_text(text.replace("#", 'overlap = "last"'))
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml")) == 0
     values = read_array(tmp_path / "raw" / "Dataset030_Mine" / "labelsTr" / "x.nii.gz")
@@ -164,7 +198,13 @@ def test_structures_that_overlap(tmp_path, capsys):
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml"), "--overwrite") == 1
     assert "case 'x': no label file of structure 'tumour'" in capsys.readouterr().err
     (tmp_path / "a.csv").write_text("case,annotated\nx,liver\n")  # not drawn: no file needed
-    arguments = ["-m", str(tmp_path / "m.toml"), "--overwrite", "--annotated", str(tmp_path / "a.csv")]
+    arguments = [
+        "-m",
+        str(tmp_path / "m.toml"),
+        "--overwrite",
+        "--annotated",
+        str(tmp_path / "a.csv"),
+    ]
     assert convert(tmp_path / "raw", *arguments) == 0
     assert contract_of(tmp_path / "raw" / "Dataset030_Mine").annotated("x") == ("liver",)
 
@@ -191,7 +231,10 @@ def test_a_preset_with_other_leaves_is_one_file(tmp_path, monkeypatch, capsys):
     assert contract_of(tmp_path / "raw" / "Dataset030_Mine").leaf_names == ("background", "liver")
     both = [f"--source={name}={tmp_path / 's'}" for name in ("liver_ct", "atlas")]
     assert convert(tmp_path / "raw", *both, "--overwrite") == 1
-    assert "--source atlas: the preset has other leaves or channels than 'liver_ct'" in capsys.readouterr().err
+    assert (
+        "--source atlas: the preset has other leaves or channels than 'liver_ct'"
+        in capsys.readouterr().err
+    )
 
 
 TOML_LEAVES = ["leaves = ["] + [f'"{leaf}",' for leaf in presets()["feta"].leaves] + ["]"]
@@ -234,7 +277,12 @@ def test_mistakes_in_a_manifest(tmp_path, mistake):
 
 
 def test_patterns():
-    assert pattern_regex("**/{case}/anat/{case}_*_T2w.nii.gz").fullmatch("a/b/s1/anat/s1_x_T2w.nii.gz")["case"] == "s1"
+    assert (
+        pattern_regex("**/{case}/anat/{case}_*_T2w.nii.gz").fullmatch(
+            "a/b/s1/anat/s1_x_T2w.nii.gz"
+        )["case"]
+        == "s1"
+    )
     assert not pattern_regex("{case}/{case}.nii").fullmatch("a/b.nii")
     assert not pattern_regex("{case}.nii").fullmatch("a/b.nii")
     assert not pattern_regex("{case}.nii").fullmatch("a_nii")
@@ -267,5 +315,7 @@ def test_annotated_leaves_are_listed_as_everywhere(tmp_path):
     found = {case: row.annotated for (_, case), row in rows.items()}
     assert found == {"a": {1, 2}, "b": {1, 2}, "c": {0, 1, 2, 3}, "d": None}
     table.write_text("case,annotated\na,livr\n")
-    with pytest.raises(LabelSetError, match=r"line 2: annotated: unknown leaf 'livr'; did you mean 'liver'\?"):
+    with pytest.raises(
+        LabelSetError, match=r"line 2: annotated: unknown leaf 'livr'; did you mean 'liver'\?"
+    ):
         read_case_list(table, ("background", "liver"))

@@ -33,7 +33,9 @@ def raw(tmp_path, monkeypatch) -> Path:
     """Liver with cancer; spleen; liver that includes the tumour, beside ignored voxels."""
     raw = tmp_path / "raw"
     monkeypatch.setenv("nnUNet_raw", str(raw))
-    write_nnunet(raw, "Dataset003_Liver", {BACKGROUND: 0, "liver": 1, "cancer": 2}, {"liver_1": slabs(1, 2)})
+    write_nnunet(
+        raw, "Dataset003_Liver", {BACKGROUND: 0, "liver": 1, "cancer": 2}, {"liver_1": slabs(1, 2)}
+    )
     write_nnunet(raw, "Dataset009_Spleen", {BACKGROUND: 0, "spleen": 1}, {"spleen_2": slabs(1)})
     labels = {BACKGROUND: 0, "kidney": 1, "liver": 2, "ignore": 3}
     write_nnunet(raw, "Dataset012_Organs", labels, {"organs_3": slabs(1, 2, 3)})
@@ -67,7 +69,12 @@ def test_merge_by_name(raw, capsys):
     expected = {
         "liver_1": {0: {BACKGROUND, "spleen", "kidney"}, 1: {"liver"}, 2: {"tumour"}},
         "spleen_2": {0: {BACKGROUND, "liver", "tumour", "kidney"}, 1: {"spleen"}},
-        "organs_3": {0: {BACKGROUND, "spleen"}, 1: {"kidney"}, 2: {"liver", "tumour"}, 3: set(contract.leaf_names)},
+        "organs_3": {
+            0: {BACKGROUND, "spleen"},
+            1: {"kidney"},
+            2: {"liver", "tumour"},
+            3: set(contract.leaf_names),
+        },
     }
     files = {"liver_1": slabs(1, 2), "spleen_2": slabs(1), "organs_3": slabs(1, 2, 3)}
     for case, meanings in expected.items():
@@ -87,7 +94,9 @@ def test_merge_by_name(raw, capsys):
 
 
 def test_merge_keeps_protocols_and_lists_in_place(raw):
-    """A data set with a contract, whose files are listed in place, beside one with a leaf that it does not know."""
+    """A data set with a contract, whose files are listed in place, beside one with a leaf that it
+    does not know.
+    """
     elsewhere = raw.parent / "elsewhere"
     for case in ("full", "part"):
         write_volume(elsewhere / f"{case}_image.nii.gz", random_image(7))
@@ -111,14 +120,18 @@ def test_merge_keeps_protocols_and_lists_in_place(raw):
         for value, leaves in enumerate(sets):
             assert set(after[labels == value]) == {frozenset(leaves)}, (case, value)
     assert not (dataset / "imagesTr" / "full_0000.nii.gz").is_symlink()
-    assert contract_of(dataset).cases == {"full": "Body_all", "part": "Body_some", "spleen_2": "Spleen"}
+    assert contract_of(dataset).cases == {
+        "full": "Body_all",
+        "part": "Body_some",
+        "spleen_2": "Spleen",
+    }
 
 
 @settings(max_examples=15)
 @given(st.data())
 def test_label_sets_survive(tmp_path_factory, data):
-    """Two data sets with random labels of a common body: what a voxel may be contains the truth, and is exact unless
-    values ran out.
+    """Two data sets with random labels of a common body: what a voxel may be contains the truth,
+    and is exact unless values ran out.
     """
     organs = ["a", "b", "c", "d", "e"]
     raw = tmp_path_factory.mktemp("raw")
@@ -138,7 +151,9 @@ def test_label_sets_survive(tmp_path_factory, data):
     for case, truth in truths.items():
         sets = label_sets_of(raw / "Dataset050_All", case)
         for value, organ in enumerate([BACKGROUND, *organs]):
-            exact = {organ} if organ in drawn_in[case] else {BACKGROUND} | (known - set(drawn_in[case]))
+            exact = (
+                {organ} if organ in drawn_in[case] else {BACKGROUND} | (known - set(drawn_in[case]))
+            )
             assert set(sets[truth == value]) == {frozenset(exact)}
 
 
@@ -161,12 +176,21 @@ def test_names_that_are_for_the_user_to_confirm(raw, capsys):
 
 
 def test_label_for_folders_and_prefixes_that_are_unique(tmp_path):
-    """Two data sets of one name in two places; options may name a data set by its folder, with or without a slash."""
+    """Two data sets of one name in two places; options may name a data set by its folder, with or
+    without a slash.
+    """
     folders = []
     for place in ("one", "two:b"):
-        folders.append(write_nnunet(tmp_path / place, "Dataset003_Liver", {BACKGROUND: 0, "x": 1}, {"c": slabs(1)}))
+        folders.append(
+            write_nnunet(
+                tmp_path / place, "Dataset003_Liver", {BACKGROUND: 0, "x": 1}, {"c": slabs(1)}
+            )
+        )
     given = [f"{folder}/" for folder in folders]
-    labels = [f"--label={folder}:x={leaf}" for folder, leaf in zip(folders, ("liver", "spleen"), strict=True)]
+    labels = [
+        f"--label={folder}:x={leaf}"
+        for folder, leaf in zip(folders, ("liver", "spleen"), strict=True)
+    ]
     assert merge(*given, "-o", str(tmp_path), "--prefix", *labels) == 0
     contract = contract_of(tmp_path / "Dataset050_All")
     assert contract.leaf_names == (BACKGROUND, "liver", "spleen")
@@ -178,11 +202,17 @@ MISTAKES = {
         ["3", "9", "--label", "9:spleen=spleen+livre"],
         "no data set has a label 'livre'; did you mean 'liver'?",
     ),
-    "label_dataset_is_named": (["3", "9", "--label", "9:spleeen=x"], "9 has no such label; did you mean 'spleen'?"),
+    "label_dataset_is_named": (
+        ["3", "9", "--label", "9:spleeen=x"],
+        "9 has no such label; did you mean 'spleen'?",
+    ),
     "twice": (["3", "Dataset003_Liver"], "is given twice"),
     "unknown": (["3", "4"], "no data set 4"),
     "label_syntax": (["3", "9", "--label", "cancer=tumour"], "expected DATASET:LABEL=LEAF"),
-    "label_name": (["3", "9", "--label", "3:cancr=tumour"], "no such label; did you mean 'cancer'?"),
+    "label_name": (
+        ["3", "9", "--label", "3:cancr=tumour"],
+        "no such label; did you mean 'cancer'?",
+    ),
     "label_dataset": (["3", "9", "--label", "4:cancer=tumour"], "no such data set among 3, 9"),
     "channels": (["3", "30"], "different channels (Dataset003_Liver: CT; Dataset030_MR: MR)"),
     "same_case": (["3", "31"], "case 'liver_1' is also in"),
@@ -193,7 +223,9 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(raw, capsys, mistake):
-    write_nnunet(raw, "Dataset030_MR", {BACKGROUND: 0, "x": 1}, {"m": slabs(1)}, channel_names={"0": "MR"})
+    write_nnunet(
+        raw, "Dataset030_MR", {BACKGROUND: 0, "x": 1}, {"m": slabs(1)}, channel_names={"0": "MR"}
+    )
     write_nnunet(raw, "Dataset031_Again", {BACKGROUND: 0, "x": 1}, {"liver_1": slabs(1)})
     write_nnunet(raw, "Dataset032_Regions", {BACKGROUND: 0, "x": [1, 2], "y": 2}, {"r": slabs(1)})
     if mistake == "target_is_source":
@@ -206,7 +238,13 @@ def test_mistakes(raw, capsys, mistake):
 
 
 def test_options_that_mend_mistakes(raw):
-    write_nnunet(raw, "Dataset030_MR", {BACKGROUND: 0, "x": 1}, {"liver_1": slabs(1)}, channel_names={"0": "MR"})
+    write_nnunet(
+        raw,
+        "Dataset030_MR",
+        {BACKGROUND: 0, "x": 1},
+        {"liver_1": slabs(1)},
+        channel_names={"0": "MR"},
+    )
     assert merge("3", "30", "--prefix", "--channels", "scan") == 0
     assert set(contract_of(raw / "Dataset050_All").cases) == {"Liver_liver_1", "MR_liver_1"}
     assert read_json(raw / "Dataset050_All" / "dataset.json")["channel_names"] == {"0": "scan"}

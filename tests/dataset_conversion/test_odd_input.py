@@ -51,7 +51,12 @@ def nothing(path: Path) -> None:
     path.symlink_to(path.parent / "nowhere")
 
 
-SPOILS = {"header": huge_header, "loop": loop, "dangling": nothing, "empty": lambda path: path.write_bytes(b"")}
+SPOILS = {
+    "header": huge_header,
+    "loop": loop,
+    "dangling": nothing,
+    "empty": lambda path: path.write_bytes(b""),
+}
 
 
 @pytest.mark.parametrize("role", ["srr", "mask", "parcellation"])
@@ -72,10 +77,14 @@ def test_one_bad_file_is_named_and_can_be_skipped(tmp_path, capsys, spoil, role)
 def test_a_gzip_bomb_is_read_as_far_as_its_header_goes(tmp_path):
     bomb(write_case_folder(tmp_path / "s", "x", LABELS) / "parcellation.nii.gz")
     assert convert(tmp_path / "raw", f"--source=atlas={tmp_path / 's'}") == 0
-    assert np.array_equal(read_array(tmp_path / "raw" / "Dataset027_Fetal" / "labelsTr" / "x.nii.gz"), LABELS)
+    assert np.array_equal(
+        read_array(tmp_path / "raw" / "Dataset027_Fetal" / "labelsTr" / "x.nii.gz"), LABELS
+    )
 
 
-@pytest.mark.parametrize("error", [MemoryError(), KeyError("what"), RecursionError("deep"), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), KeyError("what"), RecursionError("deep"), ZeroDivisionError()]
+)
 def test_what_nobody_expected_is_a_problem_of_its_case(tmp_path, capsys, monkeypatch, error):
     for case in ("a", "b"):
         write_case_folder(tmp_path / "s", case, LABELS)
@@ -143,9 +152,17 @@ MANIFESTS = {
     "reference": ('prefix = ""', 'case = "(a)\\\\1"', "case: not a regular expression"),
     "case_list": ('prefix = ""', 'case = ["a"]', "case: expected a text"),
     "absorbs": ('prefix = ""', 'absorbs = ["liver"]', "absorbs: expected a table"),
-    "like": ('prefix = ""', 'like = ["feta"]', "like: expected the name of a source, but got ['feta']"),
+    "like": (
+        'prefix = ""',
+        'like = ["feta"]',
+        "like: expected the name of a source, but got ['feta']",
+    ),
     "like_itself": ('prefix = ""', 'like = "s"', "like: no other source 's'"),
-    "labels": ('labels.1 = "liver"', 'labels = ["liver"]', "labels: expected a table [sources.s.labels]"),
+    "labels": (
+        'labels.1 = "liver"',
+        'labels = ["liver"]',
+        "labels: expected a table [sources.s.labels]",
+    ),
     "long_value": ("labels.1 =", f'labels."{"9" * 5000}" =', "expected values such as '3'"),
     "part": ('prefix = ""', 'part = ["test"]', "part: expected 'training' or 'test'"),
 }
@@ -155,7 +172,9 @@ MANIFESTS = {
 def test_odd_manifests(tmp_path, capsys, mistake):
     old, new, message = MANIFESTS[mistake]
     files = 'image = "{case}_i.nii.gz"\nlabel = "{case}_l.nii.gz"'
-    text = f'leaves = ["background", "liver"]\n[sources.s]\nprefix = ""\n{files}\nlabels.1 = "liver"\n'
+    text = (
+        f'leaves = ["background", "liver"]\n[sources.s]\nprefix = ""\n{files}\nlabels.1 = "liver"\n'
+    )
     (tmp_path / "m.toml").write_text(text.replace(old, new))
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml"), f"--source=s={tmp_path}") == 1
     error = capsys.readouterr().err
@@ -198,11 +217,20 @@ def test_a_case_list_renames(tmp_path, capsys):
     files = "i.nii.gz,l.nii.gz"
     rows = f"case,name,image,label\npatient 01,p01,{files}\nCASE0,,{files}\ncase0,other,{files}\n"
     assert convert(tmp_path / "raw", "-m", write_list(tmp_path, rows)) == 0
-    assert set(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == {"p01", "CASE0", "other"}
+    assert set(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == {
+        "p01",
+        "CASE0",
+        "other",
+    }
     for case in ("patient 01", "b"):
         write_case_folder(tmp_path / "s", case, LABELS)
     (tmp_path / "names.csv").write_text("case,name\npatient 01,p01\n")
-    arguments = [f"--source=atlas={tmp_path / 's'}", "--annotated", str(tmp_path / "names.csv"), "--overwrite"]
+    arguments = [
+        f"--source=atlas={tmp_path / 's'}",
+        "--annotated",
+        str(tmp_path / "names.csv"),
+        "--overwrite",
+    ]
     assert convert(tmp_path / "raw", *arguments) == 0
     assert set(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == {"p01", "b"}
 
@@ -213,16 +241,32 @@ def test_a_case_list_renames(tmp_path, capsys):
         ({"channel_names": 3}, "Expected 'channel_names'"),
         ({"channel_names": {"x": "CT"}}, "Expected 'channel_names'"),
         ({"dataset": [1]}, "Expected 'dataset' in dataset.json to be an object"),
-        ({"dataset": {"c": {"images": 3, "label": "x"}}}, "dataset.c: expected 'images' (a list of files)"),
+        (
+            {"dataset": {"c": {"images": 3, "label": "x"}}},
+            "dataset.c: expected 'images' (a list of files)",
+        ),
         ({"labels": {"0": "background", "1": "liver"}}, "nnUNetv2_convert_MSD_dataset -i"),
         ({"labels": {"background": 0, "liver": [1]}}, "is a region"),
         ({"file_ending": 3}, "file_ending"),
     ],
 )
 def test_odd_data_sets_to_merge(tmp_path, capsys, content, message):
-    folder = write_nnunet(tmp_path, "Dataset003_Liver", {"background": 0, "liver": 1}, {"c": slabs(1)})
+    folder = write_nnunet(
+        tmp_path, "Dataset003_Liver", {"background": 0, "liver": 1}, {"c": slabs(1)}
+    )
     write_json(folder / "dataset.json", {**read_json(folder / "dataset.json"), **content})
-    arguments = ["merge", "-d", "50", "-n", "All", "-o", str(tmp_path), str(folder), "--fully-annotated", str(folder)]
+    arguments = [
+        "merge",
+        "-d",
+        "50",
+        "-n",
+        "All",
+        "-o",
+        str(tmp_path),
+        str(folder),
+        "--fully-annotated",
+        str(folder),
+    ]
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert message in error
@@ -245,7 +289,9 @@ def test_headers_that_itk_does_not_read_are_rewritten(tmp_path, capsys):
     assert convert(tmp_path / "raw", f"--source=atlas={tmp_path / 's'}") == 0
     dataset = tmp_path / "raw" / "Dataset027_Fetal"
     for case in ("second", "sheared"):
-        assert np.array_equal(read_array(dataset / "imagesTr" / f"{case}_0000.nii.gz"), random_image())
+        assert np.array_equal(
+            read_array(dataset / "imagesTr" / f"{case}_0000.nii.gz"), random_image()
+        )
         assert np.array_equal(read_array(dataset / "labelsTr" / f"{case}.nii.gz"), LABELS)
     assert "header rewritten, as ITK does not read it" in capsys.readouterr().out
 
@@ -256,7 +302,8 @@ def test_a_wide_mask_takes_no_time_and_an_endless_one_is_refused(tmp_path, capsy
     source = f"--source=atlas={tmp_path / 's'}"
     assert convert(tmp_path / "raw", source, "--mask-images", "1e6") == 0
     assert np.array_equal(
-        read_array(tmp_path / "raw" / "Dataset027_Fetal" / "imagesTr" / "c1_0000.nii.gz"), random_image(1)
+        read_array(tmp_path / "raw" / "Dataset027_Fetal" / "imagesTr" / "c1_0000.nii.gz"),
+        random_image(1),
     )
     for value in ("inf", "nan", "-1"):
         assert convert(tmp_path / "raw", source, "--overwrite", f"--mask-images={value}") == 1

@@ -18,7 +18,14 @@ from nnunet_labelset.dataset_conversion.lock import locked
 from nnunet_labelset.dataset_conversion.records import Records
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
-from tests.helpers.conversion import contract_of, convert, read_array, slabs, write_case_folder, write_volume
+from tests.helpers.conversion import (
+    contract_of,
+    convert,
+    read_array,
+    slabs,
+    write_case_folder,
+    write_volume,
+)
 
 LABELS = slabs(*range(1, 9))
 HOLD = """
@@ -40,7 +47,9 @@ def source(tmp_path) -> str:
 
 def test_a_second_run_says_who_holds_the_target(tmp_path, capsys, source):
     raw = tmp_path / "raw"
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(raw / "Dataset027_Fetal")], stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(raw / "Dataset027_Fetal")], stdout=subprocess.PIPE
+    )
     try:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
@@ -78,12 +87,18 @@ def test_two_runs_at_once_never_mix(tmp_path, source):
     base = ["convert", "-d", "27", "-n", "Fetal", "-o", str(raw), "-np", "1", "--overwrite", source]
     runs = []
     for extra in ([], ["--withhold", "brainstem", "corpus_callosum"]):
-        runs.append(subprocess.Popen([sys.executable, "-c", start, *base, *extra], stderr=subprocess.PIPE, text=True))
+        runs.append(
+            subprocess.Popen(
+                [sys.executable, "-c", start, *base, *extra], stderr=subprocess.PIPE, text=True
+            )
+        )
         time.sleep(0.05)
     errors = [run.communicate()[1] for run in runs]
     codes = [run.returncode for run in runs]
     assert 0 in codes, errors
-    assert all(code == 0 or "is writing it" in error for code, error in zip(codes, errors, strict=True))
+    assert all(
+        code == 0 or "is writing it" in error for code, error in zip(codes, errors, strict=True)
+    )
     dataset = raw / "Dataset027_Fetal"
     withheld = "ignore" in read_json(dataset / "dataset.json")["labels"]
     for number in range(4):
@@ -109,7 +124,9 @@ def test_records_count_only_with_their_files(tmp_path, monkeypatch, source, caps
     assert len(os.listdir(dataset / "labelsTr")) == len(os.listdir(dataset / "imagesTr")) == 4
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"fingerprint": 1}', "null", '{"result": 3}', "\0"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"fingerprint": 1}', "null", '{"result": 3}', "\0"]
+)
 def test_a_broken_record_is_as_none(tmp_path, monkeypatch, capsys, source, content):
     with monkeypatch.context() as patch:
         patch.setattr(writer, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -126,8 +143,12 @@ def test_a_broken_record_is_as_none(tmp_path, monkeypatch, capsys, source, conte
 
 
 def test_records_of_other_rules_do_not_vouch_for_new_files(tmp_path, monkeypatch, source):
-    """Stopped by one set of rules, stopped again by others after files were rewritten: the first ones start anew."""
-    rules = [[source, "--withhold", leaf] for leaf in ("brainstem", "cerebellum")]  # label maps of the same size
+    """Stopped by one set of rules, stopped again by others after files were rewritten: the first
+    ones start anew.
+    """
+    rules = [
+        [source, "--withhold", leaf] for leaf in ("brainstem", "cerebellum")
+    ]  # label maps of the same size
     dataset = tmp_path / "raw" / "Dataset027_Fetal"
     expected = {}
     for arguments in rules:
@@ -138,7 +159,9 @@ def test_records_of_other_rules_do_not_vouch_for_new_files(tmp_path, monkeypatch
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for arguments, (where, name) in zip(rules, ((writer, "publish"), (Records, "add")), strict=True):
+    for arguments, (where, name) in zip(
+        rules, ((writer, "publish"), (Records, "add")), strict=True
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, stop)
             assert convert(tmp_path / "raw", *arguments) == 130
@@ -171,13 +194,17 @@ def test_overwrite_through_a_link_keeps_the_link_and_foreign_files(tmp_path, cap
     capsys.readouterr()
     assert convert(raw, source, "--overwrite") == 0
     out = capsys.readouterr().out
-    assert "kept from the data set that was replaced: imagesTr/readme.md, masksTr, thesis.txt" in out
+    assert (
+        "kept from the data set that was replaced: imagesTr/readme.md, masksTr, thesis.txt" in out
+    )
     assert np.array_equal(read_array(store / "masksTr" / "c0.nii.gz"), LABELS)
     assert len(os.listdir(store / "labelsTr")) == 4
 
 
 def test_a_replacement_that_was_killed_is_finished(tmp_path, source):
-    """Between the two renames the old data set has no name; it gets it back, or its foreign files move over."""
+    """Between the two renames the old data set has no name; it gets it back, or its foreign files
+    move over.
+    """
     raw = tmp_path / "raw"
     dataset, old = raw / "Dataset027_Fetal", raw / ".Dataset027_Fetal.old"
     assert convert(raw, source) == 0

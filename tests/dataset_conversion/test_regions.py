@@ -1,4 +1,6 @@
-"""`convert` and `merge` for data sets with regions: what they write is contract version 2, and nnU-Net reads it."""
+"""`convert` and `merge` for data sets with regions: what they write is contract version 2, and
+nnU-Net reads it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from nnunetv2.utilities.label_handling.label_handling import LabelManager
 from nnunet_labelset.cli import main
 from nnunet_labelset.io.files import read_json
 from tests.dataset_conversion.test_manifest import TOML, convert, convert_example
-from tests.helpers.conversion import contract_of, label_sets_of, random_image, slabs, write_nnunet, write_volume
+from tests.helpers.conversion import (
+    contract_of,
+    label_sets_of,
+    random_image,
+    slabs,
+    write_nnunet,
+    write_volume,
+)
 
 LEAVES = ("background", "edema", "necrosis", "enhancing")
 REGIONS = {"background": 0, "whole tumour": [1, 2, 3], "core": [2, 3], "enhancing": 3}
@@ -21,23 +30,41 @@ TUMOUR = frozenset(LEAVES[1:])
 
 def block(cases: list[str], **protocol: list[str]) -> dict[str, Any]:
     leaves = {name: value for value, name in enumerate(LEAVES)}
-    return {"version": 2, "leaves": leaves, "protocols": {"p": protocol}, "cases": dict.fromkeys(cases, "p")}
+    return {
+        "version": 2,
+        "leaves": leaves,
+        "protocols": {"p": protocol},
+        "cases": dict.fromkeys(cases, "p"),
+    }
 
 
 @pytest.fixture
 def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Tumours with regions; outlines of tumours with other values of the regions; ventricles; outlines as a label."""
+    """Tumours with regions; outlines of tumours with other values of the regions; ventricles;
+    outlines as a label.
+    """
     raw = tmp_path / "raw"
     monkeypatch.setenv("nnUNet_raw", str(raw))
     order: dict[str, Any] = {"regions_class_order": [1, 2, 3]}
-    write_nnunet(raw, "Dataset001_Complete", REGIONS, {"a": slabs(1, 2, 3)}, label_sets=block(["a"]), **order)
+    write_nnunet(
+        raw, "Dataset001_Complete", REGIONS, {"a": slabs(1, 2, 3)}, label_sets=block(["a"]), **order
+    )
     outline = block(["b"], edema=["edema", "necrosis", "enhancing"])
-    write_nnunet(raw, "Dataset002_Outline", REGIONS, {"b": slabs(1, 0, 1)}, label_sets=outline, **order)
+    write_nnunet(
+        raw, "Dataset002_Outline", REGIONS, {"b": slabs(1, 0, 1)}, label_sets=outline, **order
+    )
     write_nnunet(raw, "Dataset003_Ventricles", {"background": 0, "ventricles": 1}, {"c": slabs(1)})
     write_nnunet(raw, "Dataset004_Tumour", {"background": 0, "tumour": 1}, {"d": slabs(1)})
     other = {**block(["e"]), "leaves": {"background": 0, "edema": 1, "enhancing": 2}}
     labels = {"background": 0, "core": [1, 2], "enhancing": 2}
-    write_nnunet(raw, "Dataset005_Other", labels, {"e": slabs(1, 2)}, label_sets=other, regions_class_order=[1, 2])
+    write_nnunet(
+        raw,
+        "Dataset005_Other",
+        labels,
+        {"e": slabs(1, 2)},
+        label_sets=other,
+        regions_class_order=[1, 2],
+    )
     return raw
 
 
@@ -61,14 +88,20 @@ def test_a_data_set_without_regions_brings_its_leaves(raw: Path) -> None:
     contract = contract_of(dataset)
     assert contract.leaf_names == ("background", "ventricles", *LEAVES[1:])
     assert contract.regions is not None
-    named = {name: {contract.leaf_names[leaf] for leaf in leaves} for name, leaves in contract.regions.items()}
+    named = {
+        name: {contract.leaf_names[leaf] for leaf in leaves}
+        for name, leaves in contract.regions.items()
+    }
     assert named == {
         "whole tumour": set(TUMOUR),
         "core": {"necrosis", "enhancing"},
         "enhancing": {"enhancing"},
         "ventricles": {"ventricles"},
     }
-    assert [contract.leaf_names[value] for value in contract.regions_class_order] == [*LEAVES[1:], "ventricles"]
+    assert [contract.leaf_names[value] for value in contract.regions_class_order] == [
+        *LEAVES[1:],
+        "ventricles",
+    ]
     assert set(label_sets_of(dataset, "d")[slabs(1) == 1]) == {TUMOUR}
     assert set(label_sets_of(dataset, "c")[slabs(1) == 0]) == {TUMOUR | {"background"}}
     content = read_json(dataset / "dataset.json")
@@ -91,7 +124,9 @@ def test_a_region_inside_of_one_of_another_data_set_is_written_after_it(raw: Pat
 def test_a_region_that_means_two_things(raw: Path, capsys: pytest.CaptureFixture) -> None:
     assert merge("1", "5") == 1
     error = capsys.readouterr().err
-    assert "region 'core' is necrosis, enhancing in one data set, and edema, enhancing in 5" in error
+    assert (
+        "region 'core' is necrosis, enhancing in one data set, and edema, enhancing in 5" in error
+    )
     assert error.count("\n") == 1
     assert not (raw / "Dataset050_All").exists()
 
@@ -113,10 +148,10 @@ def test_the_manifest_of_the_documentation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ('regions_class_order = ["edema", "necrosis", "enhancing"]', "", "regions_class_order: expected 3 leaves, one for each of whole tumour, core, enhancing"),  # noqa: E501
+        ('regions_class_order = ["edema", "necrosis", "enhancing"]', "", "regions_class_order: expected 3 leaves, one for each of whole tumour, core, enhancing"),
         ('core = ["necrosis", "enhancing"]', "core = []", "region 'core' has no leaves"),
         ('core = ["necrosis", "enhancing"]', 'core = "tumor"', "regions.core: unknown leaf 'tumor'"),
-        ('"whole tumour" = ["edema", "necrosis", "enhancing"]', '"whole tumour" = ["edema", "enhancing"]\nx = "edema"', "to list 4 values"),  # noqa: E501
+        ('"whole tumour" = ["edema", "necrosis", "enhancing"]', '"whole tumour" = ["edema", "enhancing"]\nx = "edema"', "to list 4 values"),
         ('order = ["edema", "necrosis"', 'order = ["enhancing", "edema"', "1 is no value of region 'core'"),
         ('order = ["edema", "necrosis"', 'order = ["oedema", "necrosis"', "unknown leaf 'oedema'; did you mean"),
         ('leaves = ["background",', 'leaves = ["background", "cyst",', "leaf 'cyst' is in no region"),
@@ -137,5 +172,8 @@ def test_mistakes_are_told_before_any_case_is_read(
 def test_complete_refuses_regions(raw: Path, capsys: pytest.CaptureFixture) -> None:
     """The probabilities of a region must not be taken for those of a leaf."""
     assert main(["complete", "-d", "1", "-o", "60", "-n", "Completed"]) == 1
-    assert "Dataset001_Complete has regions: its models tell how likely a region is" in capsys.readouterr().err
+    assert (
+        "Dataset001_Complete has regions: its models tell how likely a region is"
+        in capsys.readouterr().err
+    )
     assert not (raw / "Dataset060_Completed").exists()

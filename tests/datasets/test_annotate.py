@@ -1,4 +1,6 @@
-"""`annotate`: a block for a data set that exists, checked against its voxels, and taken back without a trace."""
+"""`annotate`: a block for a data set that exists, checked against its voxels, and taken back
+without a trace.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,21 @@ def folder(tmp_path, monkeypatch):
     folder = tmp_path / "raw" / "Dataset010_Organs"
     rng = np.random.default_rng(0)
     for case, values in VALUES.items():
-        write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", rng.normal(size=(8, 6, 5)).astype(np.float32))
+        write_volume(
+            folder / "imagesTr" / f"{case}_0000.nii.gz",
+            rng.normal(size=(8, 6, 5)).astype(np.float32),
+        )
         write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(*values))
-    content = {"channel_names": {"0": "CT"}, "labels": LABELS, "numTraining": 5, "file_ending": ".nii.gz"}
+    content = {
+        "channel_names": {"0": "CT"},
+        "labels": LABELS,
+        "numTraining": 5,
+        "file_ending": ".nii.gz",
+    }
     folder.joinpath("dataset.json").write_text(json.dumps(content))  # not as we would indent it
-    write_json(tmp_path / "preprocessed" / folder.name / "dataset.json", {**content, "made_by": "nnU-Net"})
+    write_json(
+        tmp_path / "preprocessed" / folder.name / "dataset.json", {**content, "made_by": "nnU-Net"}
+    )
     monkeypatch.setenv("nnUNet_raw", str(folder.parent))
     monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
     monkeypatch.chdir(tmp_path)
@@ -52,7 +64,9 @@ def contract_of(folder):
 
 
 BY_ROW = 'case,annotated\na_1,all\na_2,all\na_3,liver;spleen;tumour\nb_1,liver;tumour\nb_2,"tumour, liver"\n'
-BY_COLUMN = "case;liver;spleen;tumour\na_1;1;1;1\na_2;yes;Yes;y\na_3;1;1;1\nb_1;1;no;1\nb_2;1;0;TRUE\n"
+BY_COLUMN = (
+    "case;liver;spleen;tumour\na_1;1;1;1\na_2;yes;Yes;y\na_3;1;1;1\nb_1;1;no;1\nb_2;1;0;TRUE\n"
+)
 
 
 @pytest.mark.parametrize("table", [BY_ROW, BY_COLUMN, BY_COLUMN.replace(";", "\t")])
@@ -64,7 +78,10 @@ def test_by_table_and_by_pattern_are_the_same(folder, tmp_path, capsys, table):
     assert read_json(folder / "dataset.json")["label_sets"] == by_table
     assert annotate("--missing", "spleen", "--in", "b_*") == 0
     assert read_json(folder / "dataset.json")["label_sets"] == by_table
-    assert by_table["protocols"] == {"complete": {}, "without spleen": {"background": ["background", "spleen"]}}
+    assert by_table["protocols"] == {
+        "complete": {},
+        "without spleen": {"background": ["background", "spleen"]},
+    }
     contract = contract_of(folder)
     assert contract.coverage() == {"background": 3, "liver": 5, "spleen": 3, "tumour": 5}
     assert contract.sets_of("b_1") == ({0, 2}, {1}, {2}, {3})
@@ -80,7 +97,11 @@ def test_nothing_but_the_block_is_written_and_undo_leaves_no_trace(folder, tmp_p
     assert f"wrote {copy}" in out
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     kept = folder / "dataset_before_annotate.json"
-    assert {path for path in after if after[path] != before.get(path)} == {folder / "dataset.json", copy, kept}
+    assert {path for path in after if after[path] != before.get(path)} == {
+        folder / "dataset.json",
+        copy,
+        kept,
+    }
     assert after[kept] == before[folder / "dataset.json"]
     assert read_json(copy)["label_sets"] == read_json(folder / "dataset.json")["label_sets"]
     assert read_json(copy)["made_by"] == "nnU-Net"
@@ -101,7 +122,10 @@ def test_undo_keeps_what_was_changed_since(folder, capsys):
 
 
 def test_several_groups(folder, capsys):
-    assert annotate("--missing", "spleen", "--in", "b_*", "--missing", "tumour", "--in", "a_2", "b_1") == 0
+    assert (
+        annotate("--missing", "spleen", "--in", "b_*", "--missing", "tumour", "--in", "a_2", "b_1")
+        == 0
+    )
     contract = contract_of(folder)
     assert contract.cases["b_1"] == "only liver"
     assert contract.sets_of("b_1")[0] == {0, 2, 3}
@@ -116,7 +140,9 @@ def test_voxels_are_checked(folder, capsys):
     assert annotate("--missing", "spleen", "--in", "b_1") == 0
     out = capsys.readouterr().out
     assert "'spleen' has no voxel in 1 of the 4 training cases that annotate it (b_2)" in out
-    assert "'tumour' has no voxel in 3 of the 5 training cases that annotate it (a_2, a_3, b_1)" in out
+    assert (
+        "'tumour' has no voxel in 3 of the 5 training cases that annotate it (a_2, a_3, b_1)" in out
+    )
     write_volume(folder / "labelsTr" / "a_1.nii.gz", label_map(1, 7))
     assert "a_1.nii.gz: values that 'labels' (0..3) does not declare: 7" in error(
         capsys, "--missing", "spleen", "--in", "b_*"
@@ -172,11 +198,20 @@ def test_bad_tables(folder, tmp_path, capsys, message):
         (["--missing", "spleen"], "every --missing and --merged needs an --in"),
         (["--in", "a_1"], "every --missing and --merged needs an --in"),
         (["--suggest", "--undo"], "expected one of"),
-        (["--missing", "splen", "--in", "b_1"], "--missing splen: no such label; did you mean 'spleen'?"),
+        (
+            ["--missing", "splen", "--in", "b_1"],
+            "--missing splen: no such label; did you mean 'spleen'?",
+        ),
         (["--missing", "background", "--in", "b_1"], "--missing background: no such label"),
         (["--missing", "spleen", "--in", "c_*"], "--in c_*: no such case"),
-        (["--suggest", "--mask", "masks"], "--mask belongs to --annotated, or to --missing and --in"),
-        (["--missing", "spleen", "--in", "b_1", "--mask", "nowhere"], "no mask of a case that lacks a label"),
+        (
+            ["--suggest", "--mask", "masks"],
+            "--mask belongs to --annotated, or to --missing and --in",
+        ),
+        (
+            ["--missing", "spleen", "--in", "b_1", "--mask", "nowhere"],
+            "no mask of a case that lacks a label",
+        ),
     ],
 )
 def test_bad_arguments(folder, capsys, arguments, message):
@@ -186,7 +221,9 @@ def test_bad_arguments(folder, capsys, arguments, message):
 def test_a_block_of_another_origin_is_not_replaced(folder, capsys):
     block = {"version": 1, "protocols": {"p": {}}, "cases": dict.fromkeys(VALUES, "p")}
     write_json(folder / "dataset.json", {**read_json(folder / "dataset.json"), "label_sets": block})
-    assert "has a 'label_sets' block that annotate did not write" in error(capsys, "--missing", "spleen", "--in", "b_*")
+    assert "has a 'label_sets' block that annotate did not write" in error(
+        capsys, "--missing", "spleen", "--in", "b_*"
+    )
 
 
 def test_labels_that_changed_since_planning(folder, tmp_path, capsys):
@@ -199,10 +236,15 @@ def test_labels_that_changed_since_planning(folder, tmp_path, capsys):
 def test_regions(folder, capsys):
     content = read_json(folder / "dataset.json")
     labels = {"background": 0, "abdomen": [1, 2], "tumour": 3}
-    for path in (folder / "dataset.json", folder.parents[1] / "preprocessed" / folder.name / "dataset.json"):
+    for path in (
+        folder / "dataset.json",
+        folder.parents[1] / "preprocessed" / folder.name / "dataset.json",
+    ):
         write_json(path, {**content, "labels": labels, "regions_class_order": [1, 3]})
     assert "--leaves NAME_OF_1" in error(capsys, "--missing", "spleen", "--in", "b_*")
-    assert annotate("--leaves", "liver", "spleen", "tumour", "--missing", "spleen", "--in", "b_*") == 0
+    assert (
+        annotate("--leaves", "liver", "spleen", "tumour", "--missing", "spleen", "--in", "b_*") == 0
+    )
     contract = contract_of(folder)
     assert contract.regions == {"abdomen": {1, 2}, "tumour": {3}}
     assert contract.sets_of("b_1")[0] == {0, 2}
@@ -224,10 +266,17 @@ def values_of(path):
 
 
 def test_masks(folder, masks, tmp_path, capsys):
-    """Outside of the mask background is known; inside it is one of two; a case without mask is as ever."""
+    """Outside of the mask background is known; inside it is one of two; a case without mask is as
+    ever.
+    """
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
-    assert annotate("--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2") == 0
+    assert (
+        annotate(
+            "--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2"
+        )
+        == 0
+    )
     assert annotate("--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2",
                     "--mask", masks) == 0  # fmt: skip
     out = capsys.readouterr().out
@@ -267,7 +316,9 @@ def test_undo_after_the_masked_data_set_was_preprocessed(folder, masks, tmp_path
 
 
 @pytest.mark.parametrize("stopped_at", ["second label map", "dataset.json"])
-def test_a_stop_between_label_maps_and_dataset_json_can_be_undone(folder, masks, tmp_path, monkeypatch, stopped_at):
+def test_a_stop_between_label_maps_and_dataset_json_can_be_undone(
+    folder, masks, tmp_path, monkeypatch, stopped_at
+):
     write_volume(masks / "b_2.nii.gz", read_voxels(masks / "b_1.nii.gz")[0])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -280,7 +331,19 @@ def test_a_stop_between_label_maps_and_dataset_json_can_be_undone(folder, masks,
         calls.append(paths)
         (kill if len(calls) == 2 else real)(*paths)
 
-    arguments = ["--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2", "--mask", masks]
+    arguments = [
+        "--missing",
+        "spleen",
+        "tumour",
+        "--in",
+        "b_1",
+        "--missing",
+        "spleen",
+        "--in",
+        "b_2",
+        "--mask",
+        masks,
+    ]
     with monkeypatch.context() as patch:
         if stopped_at == "dataset.json":
             patch.setattr(annotate_files, "write_json", kill)
@@ -312,15 +375,26 @@ def test_drawn_as_one(folder, capsys):
     words = ["--merged", "liver", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_*"]
     assert annotate(*words) == 0
     contract = contract_of(folder)
-    liver, spleen, tumour = (contract.leaf_names.index(name) for name in ("liver", "spleen", "tumour"))
+    liver, spleen, tumour = (
+        contract.leaf_names.index(name) for name in ("liver", "spleen", "tumour")
+    )
     assert contract.cases["b_1"] == "without spleen, liver+tumour merged"
     sets = contract.sets_of("b_1")
     assert (sets[0], sets[liver], sets[spleen]) == ({0, spleen}, {liver, tumour}, {spleen})
     assert contract.sets_of("b_2")[liver] == {liver}
     for words, message in (
-        (["--merged", "liver", "--in", "b_1"], "expected the labels that were drawn as one, two or more"),
-        (["--merged", "liver", "tumor", "--in", "b_1"], "--merged tumor: no such label; did you mean 'tumour'?"),
-        (["--merged", "liver", "spleen", "--in", "b_1", "--missing", "spleen", "--in", "b_*"], "to be missing, and"),
+        (
+            ["--merged", "liver", "--in", "b_1"],
+            "expected the labels that were drawn as one, two or more",
+        ),
+        (
+            ["--merged", "liver", "tumor", "--in", "b_1"],
+            "--merged tumor: no such label; did you mean 'tumour'?",
+        ),
+        (
+            ["--merged", "liver", "spleen", "--in", "b_1", "--missing", "spleen", "--in", "b_*"],
+            "to be missing, and",
+        ),
     ):
         assert message in error(capsys, *words)
     assert contract_of(folder) == contract
@@ -329,9 +403,14 @@ def test_drawn_as_one(folder, capsys):
 def test_the_outline_of_a_region(folder):
     content = read_json(folder / "dataset.json")
     labels = {"background": 0, "abdomen": [1, 2], "tumour": 3}
-    for path in (folder / "dataset.json", folder.parents[1] / "preprocessed" / folder.name / "dataset.json"):
+    for path in (
+        folder / "dataset.json",
+        folder.parents[1] / "preprocessed" / folder.name / "dataset.json",
+    ):
         write_json(path, {**content, "labels": labels, "regions_class_order": [1, 3]})
-    assert annotate("--leaves", "liver", "spleen", "tumour", "--merged", "abdomen", "--in", "b_1") == 0
+    assert (
+        annotate("--leaves", "liver", "spleen", "tumour", "--merged", "abdomen", "--in", "b_1") == 0
+    )
     contract = contract_of(folder)
     assert contract.sets_of("b_1") == ({0}, {1, 2}, {1, 2}, {3})
     assert contract.annotated_regions(contract.cases["b_1"]) == ("abdomen", "tumour")
@@ -339,14 +418,22 @@ def test_the_outline_of_a_region(folder):
 
 def test_drawn_as_one_and_yet_told_apart_is_noted(folder, capsys):
     assert annotate("--merged", "liver", "tumour", "--in", "b_*") == 0
-    assert "1 case(s) (b_2) have voxels of 'liver' and of 'tumour': were they drawn as one?" in capsys.readouterr().out
+    assert (
+        "1 case(s) (b_2) have voxels of 'liver' and of 'tumour': were they drawn as one?"
+        in capsys.readouterr().out
+    )
 
 
 def test_everything_was_drawn(folder, capsys):
-    """For a complete data set (to withhold labels from it), and for scribbles, whose `ignore` is nnU-Net's."""
+    """For a complete data set (to withhold labels from it), and for scribbles, whose `ignore` is
+    nnU-Net's.
+    """
     content = read_json(folder / "dataset.json")
     write_json(folder / "dataset.json", {**content, "labels": {**LABELS, "ignore": 4}})
-    write_json(folder.parents[1] / "preprocessed" / folder.name / "dataset.json", read_json(folder / "dataset.json"))
+    write_json(
+        folder.parents[1] / "preprocessed" / folder.name / "dataset.json",
+        read_json(folder / "dataset.json"),
+    )
     write_volume(folder / "labelsTr" / "b_1.nii.gz", label_map(1, 4))
     assert annotate("--fully-annotated") == 0
     contract = contract_of(folder)
@@ -360,15 +447,23 @@ def test_everything_was_drawn(folder, capsys):
 def test_a_region_is_not_missing_by_its_name(folder, capsys):
     regions = {"background": 0, "organ": [1, 2, 3], "rest": [2, 3], "tumour": 3}
     for path in (folder, folder.parents[1] / "preprocessed" / folder.name):
-        content = {**read_json(path / "dataset.json"), "labels": regions, "regions_class_order": [1, 2, 3]}
+        content = {
+            **read_json(path / "dataset.json"),
+            "labels": regions,
+            "regions_class_order": [1, 2, 3],
+        }
         write_json(path / "dataset.json", content)
-    message = error(capsys, "--leaves", "liver", "spleen", "tumour", "--missing", "rest", "--in", "b_1")
+    message = error(
+        capsys, "--leaves", "liver", "spleen", "tumour", "--missing", "rest", "--in", "b_1"
+    )
     assert "a region: name its leaves (liver, spleen, tumour)" in message
     assert "--merged 'rest'" in message
 
 
 def test_a_case_without_any_label_is_annotated_nowhere(tmp_path, monkeypatch):
-    """All labels are missing: a voxel may be every leaf, as if it were ignored, but nobody drew anything."""
+    """All labels are missing: a voxel may be every leaf, as if it were ignored, but nobody drew
+    anything.
+    """
     monkeypatch.setenv("nnUNet_raw", str(tmp_path))
     labels = {"background": 0, "liver": 1}
     folder = write_nnunet(tmp_path, "Dataset003_Liver", labels, {"a": slabs(1), "b": slabs(0)})

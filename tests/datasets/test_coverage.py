@@ -18,7 +18,13 @@ from tests.helpers.conversion import LEAVES
 from tests.helpers.small_dataset import write_dataset
 
 # The training part of the paper's Table 1; the controls differ case by case.
-NUMBERS = {"atlas": 18, "controls": 62, "controls_csf": 36, "controls_csf_cc": 18, "spina_bifida": 30}
+NUMBERS = {
+    "atlas": 18,
+    "controls": 62,
+    "controls_csf": 36,
+    "controls_csf_cc": 18,
+    "spina_bifida": 30,
+}
 PROTOCOLS = {
     "atlas": {},
     "controls": {"ignore": LEAVES[4:]},
@@ -30,7 +36,9 @@ PROTOCOLS = {
 
 @pytest.fixture
 def paper():
-    cases = {f"{protocol}_{i}": protocol for protocol, number in NUMBERS.items() for i in range(number)}
+    cases = {
+        f"{protocol}_{i}": protocol for protocol, number in NUMBERS.items() for i in range(number)
+    }
     labels = {**{leaf: value for value, leaf in enumerate(LEAVES)}, "ignore": 9}
     block = {"version": 1, "protocols": PROTOCOLS, "cases": cases}
     return Contract.from_dataset_json({"labels": labels, "label_sets": block})
@@ -72,14 +80,18 @@ def test_text(paper):
 def test_many_leaves_go_into_rows():
     labels = {"background": 0, **{f"organ_{i}": i for i in range(1, 60)}}
     block = {"version": 1, "protocols": {"p": {}}, "cases": {"a": "p"}}
-    text = format_table(coverage_table(Contract.from_dataset_json({"labels": labels, "label_sets": block})))
+    text = format_table(
+        coverage_table(Contract.from_dataset_json({"labels": labels, "label_sets": block}))
+    )
     assert ["organ_59", "1"] in [line.split() for line in text.splitlines()]
     assert max(map(len, text.splitlines())) < 40
 
 
 def test_markdown_and_csv_have_the_same_cells(paper):
     rows = coverage_table(paper)
-    markdown = [line.strip("| ").split(" | ") for line in format_table(rows, "markdown").splitlines()]
+    markdown = [
+        line.strip("| ").split(" | ") for line in format_table(rows, "markdown").splitlines()
+    ]
     assert markdown.pop(1) == ["---", *["---:"] * 9]
     assert markdown == list(csv.reader(format_table(rows, "csv").splitlines()))
     assert len(markdown) == 1 + len(rows)
@@ -108,13 +120,24 @@ class TestCommand:
         assert "merged: a voxel with value liver may be liver or tumour" in out
 
     def test_groups_from_a_table(self, tmp_path, capsys):
-        """Lines name a case, or the part of it that is the participant; a case without a line is counted apart."""
+        """Lines name a case, or the part of it that is the participant; a case without a line is
+        counted apart.
+        """
         folder = write_dataset(tmp_path)
         table = tmp_path / "participants.tsv"
         table.write_text(
             "\ufeffparticipant_id\tPathology\nfull\tnormal\nno_spleen_1\tnormal\nmerged\tother\ntest_1\t\n"
         )
-        arguments = ["coverage", "-d", str(folder), "--table", str(table), "--format", "csv", "--group-by"]
+        arguments = [
+            "coverage",
+            "-d",
+            str(folder),
+            "--table",
+            str(table),
+            "--format",
+            "csv",
+            "--group-by",
+        ]
         assert main([*arguments, "Pathology"]) == 0
         assert capsys.readouterr().out.splitlines()[1:] == [
             "training,normal,3,3,2,2",
@@ -133,7 +156,12 @@ class TestCommand:
 
     def test_files(self, tmp_path, capsys):
         folder = write_dataset(tmp_path)
-        for name, start in (("t.md", b"| part"), ("t.csv", b"part,"), ("t.txt", b"part "), ("t.png", b"\x89PNG")):
+        for name, start in (
+            ("t.md", b"| part"),
+            ("t.csv", b"part,"),
+            ("t.txt", b"part "),
+            ("t.png", b"\x89PNG"),
+        ):
             assert main(["coverage", "-d", str(folder), "-o", str(tmp_path / name)]) == 0
             assert (tmp_path / name).read_bytes().startswith(start)
         capsys.readouterr()
@@ -152,7 +180,11 @@ class TestCommand:
         content = read_json(folder / "dataset.json")
         content["labels"] = {"background": 0, **{f"organ_{i}": i for i in range(1, 60)}}
         sets = {f"p{i}": {"background": ["background", f"organ_{1 + i % 59}"]} for i in range(500)}
-        content["label_sets"] = {"version": 1, "protocols": sets, "cases": {f"c{i}": f"p{i}" for i in range(500)}}
+        content["label_sets"] = {
+            "version": 1,
+            "protocols": sets,
+            "cases": {f"c{i}": f"p{i}" for i in range(500)},
+        }
         content["dataset"] = {f"c{i}": {"images": ["x"], "label": "y"} for i in range(500)}
         write_json(folder / "dataset.json", content)
         assert main(["coverage", "-d", str(folder)]) == 0
@@ -163,7 +195,9 @@ class TestCommand:
         assert main(["coverage", "-d", str(folder), "-o", str(tmp_path / "all.csv")]) == 0
         assert len((tmp_path / "all.csv").read_text().splitlines()) == 502
 
-    @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a folder in which nobody can make files")
+    @pytest.mark.skipif(
+        not os.path.isdir("/proc/self"), reason="a folder in which nobody can make files"
+    )
     def test_a_folder_that_cannot_be_written(self, tmp_path, capsys):
         folder = write_dataset(tmp_path)
         for name in ("t.csv", "t.png"):
@@ -186,6 +220,8 @@ def test_regions_are_counted_beside_their_leaves():
         },
         "cases": {"a": "full", "b": "outline", "c": "no_core"},
     }
-    contract = Contract.from_dataset_json({"labels": labels, "regions_class_order": [1, 2], "label_sets": block})
+    contract = Contract.from_dataset_json(
+        {"labels": labels, "regions_class_order": [1, 2], "label_sets": block}
+    )
     (*_, row) = coverage_table(contract)
     assert row.counts == {"edema": 2, "core": 1, "whole": 2}

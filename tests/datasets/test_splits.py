@@ -19,14 +19,18 @@ def make_contract(protocols, cases):
     """Leaves a, b, c, d; a protocol is given as the leaves that it leaves out."""
     labels = {"background": 0, "a": 1, "b": 2, "c": 3, "d": 4, "ignore": 5}
     # one leaf alone would be a singleton set, which says that it *is* annotated
-    sets = {name: {"ignore": ["background", *out]} if out else {} for name, out in protocols.items()}
+    sets = {
+        name: {"ignore": ["background", *out]} if out else {} for name, out in protocols.items()
+    }
     block = {"version": 1, "protocols": sets, "cases": cases}
     return Contract.from_dataset_json({"labels": labels, "label_sets": block})
 
 
 @st.composite
 def contracts(draw):
-    protocols = draw(st.lists(st.sets(st.sampled_from("abcd")), min_size=1, max_size=4, unique_by=frozenset))
+    protocols = draw(
+        st.lists(st.sets(st.sampled_from("abcd")), min_size=1, max_size=4, unique_by=frozenset)
+    )
     names = [f"p{i}" for i in range(len(protocols))]
     chosen = draw(st.lists(st.sampled_from(names), min_size=2, max_size=30))
     cases = {f"case_{i:02d}": protocol for i, protocol in enumerate(chosen)}
@@ -58,9 +62,13 @@ def test_folds(contract, k, seed):
     assert len(splits) == k
     for split in splits:
         check_split(contract, split)
-    assert sorted(case for split in splits for case in split["val"]) == sorted(set(contract.cases) - kept)
+    assert sorted(case for split in splits for case in split["val"]) == sorted(
+        set(contract.cases) - kept
+    )
     for protocol in contract.protocols:
-        numbers = [sum(contract.cases[case] == protocol for case in split["val"]) for split in splits]
+        numbers = [
+            sum(contract.cases[case] == protocol for case in split["val"]) for split in splits
+        ]
         assert max(numbers) - min(numbers) <= 1
 
 
@@ -72,7 +80,9 @@ def test_random_splits(contract, fraction, data):
     subjects = subjects_of(contract, contract.cases, subject)
     assert sorted(case for s in subjects for case in s.cases) == sorted(contract.cases)
     if len(always_trained(subjects)) == len(subjects):
-        with pytest.raises(LabelSetError, match="each subject is the only one that annotates some leaf"):
+        with pytest.raises(
+            LabelSetError, match="each subject is the only one that annotates some leaf"
+        ):
             random_splits(subjects, 4, fraction)
         return
     splits = random_splits(subjects, 4, fraction)
@@ -86,8 +96,16 @@ def test_random_splits(contract, fraction, data):
 def test_the_paper():
     """10 splits 90/10 of 18 atlases, 116 controls and 30 spina bifida cases."""
     sizes = {"atlas": 18, "controls": 62, "controls_csf": 36, "controls_cc": 18, "spina_bifida": 30}
-    out = {"atlas": "", "controls": "bcd", "controls_csf": "cd", "controls_cc": "bc", "spina_bifida": "bcd"}
-    contract = make_contract(out, {f"{name}_{i}": name for name, size in sizes.items() for i in range(size)})
+    out = {
+        "atlas": "",
+        "controls": "bcd",
+        "controls_csf": "cd",
+        "controls_cc": "bc",
+        "spina_bifida": "bcd",
+    }
+    contract = make_contract(
+        out, {f"{name}_{i}": name for name, size in sizes.items() for i in range(size)}
+    )
     splits = random_splits(subjects_of(contract, contract.cases), 10, 0.1)
     for split in splits:
         check_split(contract, split)
@@ -104,13 +122,21 @@ def test_the_paper():
 def test_leaf_that_one_case_annotates():
     contract = make_contract({"p": "d", "q": ""}, {"x1": "p", "x2": "p", "x3": "p", "only": "q"})
     splits = k_folds(subjects_of(contract, contract.cases), 3)
-    assert [split["val"] for split in sorted(splits, key=lambda split: split["val"])] == [["x1"], ["x2"], ["x3"]]
-    with pytest.raises(LabelSetError, match=r"4 folds are impossible with 3 subject\(s\) \(1 more must always"):
+    assert [split["val"] for split in sorted(splits, key=lambda split: split["val"])] == [
+        ["x1"],
+        ["x2"],
+        ["x3"],
+    ]
+    with pytest.raises(
+        LabelSetError, match=r"4 folds are impossible with 3 subject\(s\) \(1 more must always"
+    ):
         k_folds(subjects_of(contract, contract.cases), 4)
 
 
 def test_two_cases_of_a_leaf_go_apart():
-    """c is annotated by one case of each of two protocols: stratifying alone could put both into one fold."""
+    """c is annotated by one case of each of two protocols: stratifying alone could put both into
+    one fold.
+    """
     cases = {"left": "p", "right": "q", **{f"other_{i}": "r" for i in range(8)}}
     contract = make_contract({"p": "ad", "q": "bd", "r": "cd"}, cases)
     for seed in range(20):
@@ -161,15 +187,49 @@ def test_command(tmp_path, monkeypatch, capsys):
     assert "--overwrite" in capsys.readouterr().err
     assert json.loads(file.read_text()) == splits
     # both cases of a protocol are one subject; nobody else annotates the tumour
-    assert main(["splits", "-d", "27", "-k", "2", "--subject", "(full|no_spleen|merged_.)", "--overwrite"]) == 0
+    assert (
+        main(
+            [
+                "splits",
+                "-d",
+                "27",
+                "-k",
+                "2",
+                "--subject",
+                "(full|no_spleen|merged_.)",
+                "--overwrite",
+            ]
+        )
+        == 0
+    )
     for split in json.loads(file.read_text()):
         assert {"full_1", "full_2"} <= set(split["train"])
-    assert "full_1, full_2 is in no validation: nobody else annotates tumour" in capsys.readouterr().out
+    assert (
+        "full_1, full_2 is in no validation: nobody else annotates tumour"
+        in capsys.readouterr().out
+    )
     table = tmp_path / "subjects.csv"
     table.write_text(
-        "case,subject\n" + "".join(f"{p}_{i},{i}\n" for p in ("full", "merged", "no_spleen") for i in (1, 2))
+        "case,subject\n"
+        + "".join(f"{p}_{i},{i}\n" for p in ("full", "merged", "no_spleen") for i in (1, 2))
     )
-    assert main(["splits", "-d", "27", "-k", "2", "--subject", "subject", "--table", str(table), "--overwrite"]) == 0
+    assert (
+        main(
+            [
+                "splits",
+                "-d",
+                "27",
+                "-k",
+                "2",
+                "--subject",
+                "subject",
+                "--table",
+                str(table),
+                "--overwrite",
+            ]
+        )
+        == 0
+    )
     assert {tuple(split["val"]) for split in json.loads(file.read_text())} == {
         ("full_1", "merged_1", "no_spleen_1"),
         ("full_2", "merged_2", "no_spleen_2"),
@@ -183,14 +243,22 @@ def test_preprocessed_data_set_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("nnUNet_raw", str(tmp_path / "raw"))
     monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
     assert main(["splits", "-d", "27", "--random", "2", "--val-fraction", "0.3"]) == 0
-    assert [len(split["val"]) for split in json.loads((folder / "splits_final.json").read_text())] == [2, 2]
+    assert [
+        len(split["val"]) for split in json.loads((folder / "splits_final.json").read_text())
+    ] == [2, 2]
 
 
 def test_thousands_of_protocols_take_moments():
     """Each case its own protocol: quadratic time would take minutes."""
     labels = {"background": 0, **{f"organ_{i}": i for i in range(1, 117)}}
-    protocols = {f"p{i}": {"background": ["background", f"organ_{1 + i % 116}"]} for i in range(2000)}
-    block = {"version": 1, "protocols": protocols, "cases": {f"c{i:04d}": f"p{i}" for i in range(2000)}}
+    protocols = {
+        f"p{i}": {"background": ["background", f"organ_{1 + i % 116}"]} for i in range(2000)
+    }
+    block = {
+        "version": 1,
+        "protocols": protocols,
+        "cases": {f"c{i:04d}": f"p{i}" for i in range(2000)},
+    }
     contract = Contract.from_dataset_json({"labels": labels, "label_sets": block})
     subjects = subjects_of(contract, contract.cases)
     for split in random_splits(subjects, 10, 0.1) + k_folds(subjects, 5):
@@ -204,11 +272,16 @@ def test_many_scarce_leaves_are_spread():
     protocols, cases = {}, {}
     for i in range(400):
         drawn = {leaves[i // 2]} if i < 200 else set()
-        protocols[f"p{i}"] = {"background": ["background", *(leaf for leaf in leaves if leaf not in drawn)]}
+        protocols[f"p{i}"] = {
+            "background": ["background", *(leaf for leaf in leaves if leaf not in drawn)]
+        }
         cases[f"c{i:03d}"] = f"p{i}"
     block = {"version": 1, "protocols": protocols, "cases": cases}
     contract = Contract.from_dataset_json({"labels": labels, "label_sets": block})
     splits = k_folds(subjects_of(contract, contract.cases), 5)
     for split in splits:
         check_split(contract, split)
-    assert max(len(split["val"]) for split in splits) - min(len(split["val"]) for split in splits) <= 10
+    assert (
+        max(len(split["val"]) for split in splits) - min(len(split["val"]) for split in splits)
+        <= 10
+    )

@@ -52,7 +52,9 @@ def test_two_processes_find_the_same_in_the_same_order(folder):
     for name in ("full_1", "merged_2"):
         write_volume(folder / "labelsTr" / f"{name}.nii.gz", label_map(1, 2, 9))
     assert verify(folder, processes=2) == verify(folder, processes=1)
-    assert len(verify(folder)[0]) == 3  # value 9 twice, and the tumour where only liver+tumour was drawn
+    assert (
+        len(verify(folder)[0]) == 3
+    )  # value 9 twice, and the tumour where only liver+tumour was drawn
 
 
 def test_command_line(folder, capsys, monkeypatch):
@@ -112,7 +114,9 @@ class TestContract:
         assert "no 'label_sets' block" in errors[0]
         assert "7 (30 voxels)" in errors[1]
 
-    @pytest.mark.parametrize("block", [{"version": 2, "protocols": {}, "cases": {}}, {"version": 1, "cases": {}}])
+    @pytest.mark.parametrize(
+        "block", [{"version": 2, "protocols": {}, "cases": {}}, {"version": 1, "cases": {}}]
+    )
     def test_broken_block(self, folder, block):
         edit(folder, lambda content: content.update(label_sets=block))
         assert any("label_sets." in line for line in verify(folder)[0])
@@ -122,7 +126,9 @@ class TestContract:
         only(verify(folder)[0], "'whole' is a region")
 
     def test_a_leaf_that_no_segmentation_can_show(self, folder):
-        """Regions that overlap without being nested: nnU-Net writes one value for each, and none for what both hold."""
+        """Regions that overlap without being nested: nnU-Net writes one value for each, and none
+        for what both hold.
+        """
 
         def change(content):
             leaves = {name: value for name, value in content["labels"].items() if name != "ignore"}
@@ -143,7 +149,10 @@ class TestContract:
         def change(content):
             names = [name for name in content["label_sets"]["cases"] if name != "test_1"]
             content["dataset"] = {
-                name: {"images": [f"../elsewhere/{name}_0000.nii.gz"], "label": f"../elsewhere/{name}.nii.gz"}
+                name: {
+                    "images": [f"../elsewhere/{name}_0000.nii.gz"],
+                    "label": f"../elsewhere/{name}.nii.gz",
+                }
                 for name in names
             }
 
@@ -162,22 +171,41 @@ class TestAnnotations:
     def test_unannotated_leaf_occurs(self, folder):
         """The protocol leaves tumour and spleen out; one case has a spleen after all."""
         write_volume(folder / "labelsTr" / "no_spleen_2.nii.gz", label_map(1, 3, 4))
-        only(verify(folder)[0], "labelsTr/no_spleen_2.nii.gz", "30 voxels", "are 'spleen'", "unannotated", "no_spleen")
+        only(
+            verify(folder)[0],
+            "labelsTr/no_spleen_2.nii.gz",
+            "30 voxels",
+            "are 'spleen'",
+            "unannotated",
+            "no_spleen",
+        )
 
     def test_merged_leaf_occurs(self, folder):
         write_volume(folder / "labelsTr" / "merged_1.nii.gz", label_map(1, 2, 3))
         only(verify(folder)[0], "merged_1.nii.gz", "'tumour'", "'liver' may be {liver, tumour}")
 
     def test_disputed_structure_is_a_warning(self, folder):
-        """Both leaves of the label-set occur by themselves: a structure between them whose label is disputed."""
+        """Both leaves of the label-set occur by themselves: a structure between them whose label is
+        disputed.
+        """
         write_volume(folder / "labelsTr" / "no_spleen_2.nii.gz", label_map(1, 2, 3, 4))
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "protocol 'no_spleen'", "tumour, spleen also occur by themselves", "labelsTr/no_spleen_2.nii.gz")
+        only(
+            warnings,
+            "protocol 'no_spleen'",
+            "tumour, spleen also occur by themselves",
+            "labelsTr/no_spleen_2.nii.gz",
+        )
 
     def test_drawings_in_an_unannotated_brain_are_a_warning(self, folder):
         """Nothing is complete inside the mask, so that a few voxels of one leaf are scribbles."""
-        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["liver", "tumour", "spleen"]}))
+        edit(
+            folder,
+            lambda c: c["label_sets"]["protocols"].update(
+                no_spleen={"ignore": ["liver", "tumour", "spleen"]}
+            ),
+        )
         errors, warnings = verify(folder)
         assert not errors
         only(
@@ -187,7 +215,12 @@ class TestAnnotations:
         )
 
     def test_background_in_a_label_set_is_no_conflict(self, folder):
-        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["background", "spleen"]}))
+        edit(
+            folder,
+            lambda c: c["label_sets"]["protocols"].update(
+                no_spleen={"ignore": ["background", "spleen"]}
+            ),
+        )
         errors, warnings = verify(folder)
         assert not errors
         only(
@@ -201,7 +234,13 @@ class TestAnnotations:
         write_volume(folder / "labelsTr" / "full_1.nii.gz", label_map(1, 2, 3, 4))
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "protocol 'full'", "does not mention 'ignore'", "labelsTr/full_1.nii.gz", "12.5%")
+        only(
+            warnings,
+            "protocol 'full'",
+            "does not mention 'ignore'",
+            "labelsTr/full_1.nii.gz",
+            "12.5%",
+        )
 
     def test_reserved_value_without_ignore_label(self, folder):
         def change(content):
@@ -223,42 +262,71 @@ class TestAnnotations:
         for path in (folder / "labelsTr").iterdir():
             write_volume(path, np.full((8, 6, 5), value, np.uint8))
         edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={}))
-        only(verify(folder)[0], "dataset.json: nothing can be learnt: every voxel of every training case may be back")
+        only(
+            verify(folder)[0],
+            "dataset.json: nothing can be learnt: every voxel of every training case may be back",
+        )
         write_volume(folder / "labelsTr" / "merged_1.nii.gz", label_map(1))
         assert verify(folder)[0] == []
 
     def test_leaf_that_no_case_annotates(self, folder):
         """Only the two full cases have a tumour; a label-set in their protocol takes it away."""
-        edit(folder, lambda c: c["label_sets"]["protocols"].update(full={"tumour": ["liver", "tumour"]}))
-        assert any("leaf 'tumour' is annotated in no training case" in line for line in verify(folder)[1])
+        edit(
+            folder,
+            lambda c: c["label_sets"]["protocols"].update(full={"tumour": ["liver", "tumour"]}),
+        )
+        assert any(
+            "leaf 'tumour' is annotated in no training case" in line for line in verify(folder)[1]
+        )
 
     def test_annotated_leaf_missing_in_one_case(self, folder):
         """Two of three cases of the protocol have a tumour: was it forgotten in the third?"""
         edit(folder, lambda content: content["label_sets"]["cases"].update(merged_1="full"))
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "labelsTr/merged_1.nii.gz (protocol 'full'): 'tumour' is declared annotated, but no voxel")
+        only(
+            warnings,
+            "labelsTr/merged_1.nii.gz (protocol 'full'): 'tumour' is declared annotated, but no voxel",
+        )
 
     def test_annotated_leaf_missing_in_most_cases(self, folder):
         """What is missing in most of the cases is told as well."""
         write_volume(folder / "labelsTr" / "full_1.nii.gz", label_map(1, 3))
-        edit(folder, lambda content: content["label_sets"]["cases"].update(merged_1="full", merged_2="full"))
+        edit(
+            folder,
+            lambda content: content["label_sets"]["cases"].update(merged_1="full", merged_2="full"),
+        )
         errors, warnings = verify(folder)
         assert not errors
-        assert [line.where.split()[0] for line in warnings if "'tumour' is declared annotated" in line] == [
-            f"labelsTr/{case}.nii.gz" for case in ("full_1", "merged_1", "merged_2")
-        ]
+        assert [
+            line.where.split()[0] for line in warnings if "'tumour' is declared annotated" in line
+        ] == [f"labelsTr/{case}.nii.gz" for case in ("full_1", "merged_1", "merged_2")]
 
     def test_swapped_protocols(self, folder):
         """Two cases whose protocols were swapped: one has all that it should lack."""
-        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"background": ["background", "spleen"]}))
+        edit(
+            folder,
+            lambda c: c["label_sets"]["protocols"].update(
+                no_spleen={"background": ["background", "spleen"]}
+            ),
+        )
         for case in ("no_spleen_1", "no_spleen_2"):
             write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(1, 2))
         assert verify(folder) == ([], [])
-        edit(folder, lambda c: c["label_sets"]["cases"].update(no_spleen_1="full", full_1="no_spleen"))
+        edit(
+            folder,
+            lambda c: c["label_sets"]["cases"].update(no_spleen_1="full", full_1="no_spleen"),
+        )
         errors, warnings = verify(folder)
-        only(errors, "labelsTr/full_1.nii.gz (protocol 'no_spleen')", "all that its protocol leaves out (spleen)")
-        only(warnings, "labelsTr/no_spleen_1.nii.gz (protocol 'full'): 'spleen' is declared annotated")
+        only(
+            errors,
+            "labelsTr/full_1.nii.gz (protocol 'no_spleen')",
+            "all that its protocol leaves out (spleen)",
+        )
+        only(
+            warnings,
+            "labelsTr/no_spleen_1.nii.gz (protocol 'full'): 'spleen' is declared annotated",
+        )
 
     def test_a_second_wrong_case_does_not_excuse_the_first(self, folder):
         """Together they have all that the protocol leaves out; each of them is judged by itself."""
@@ -267,7 +335,9 @@ class TestAnnotations:
         write_volume(folder / "labelsTr" / "no_spleen_1.nii.gz", label_map(1, 2))
         write_volume(folder / "labelsTr" / "no_spleen_2.nii.gz", label_map(1, 3))
         errors = verify(folder)[0]
-        assert [error.where.split()[0] for error in errors] == [f"labelsTr/no_spleen_{i}.nii.gz" for i in (1, 2)]
+        assert [error.where.split()[0] for error in errors] == [
+            f"labelsTr/no_spleen_{i}.nii.gz" for i in (1, 2)
+        ]
 
     def test_nothing_of_what_the_protocol_annotates(self, folder):
         """One organ drawn in each case, all else `ignore`: the protocols of two cases were swapped."""
@@ -275,19 +345,36 @@ class TestAnnotations:
             "liver": {"ignore": ["background", "tumour", "spleen"]},
             "spleen": {"ignore": ["background", "liver", "tumour"]},
         }
-        cases = {"full_1": "full", "full_2": "full", "no_spleen_1": "liver", "no_spleen_2": "spleen"}
+        cases = {
+            "full_1": "full",
+            "full_2": "full",
+            "no_spleen_1": "liver",
+            "no_spleen_2": "spleen",
+        }
 
         edit(folder, lambda c: c["label_sets"]["protocols"].update(protocols))
         edit(folder, lambda c: c["label_sets"]["cases"].update(cases))
         write_volume(folder / "labelsTr" / "no_spleen_1.nii.gz", label_map(3, 4))
         write_volume(folder / "labelsTr" / "no_spleen_2.nii.gz", label_map(1, 4))
         errors = verify(folder)[0]
-        assert [error.where.split()[0] for error in errors] == [f"labelsTr/no_spleen_{i}.nii.gz" for i in (1, 2)]
-        assert "what its protocol leaves out (spleen), and none of what it annotates (liver)" in errors[0]
+        assert [error.where.split()[0] for error in errors] == [
+            f"labelsTr/no_spleen_{i}.nii.gz" for i in (1, 2)
+        ]
+        assert (
+            "what its protocol leaves out (spleen), and none of what it annotates (liver)"
+            in errors[0]
+        )
 
     def test_disputed_voxels_where_the_annotated_leaf_is_absent(self, folder):
-        """Two leaves and disputed voxels between them, in a case without the third: a warning, as ever."""
-        edit(folder, lambda c: c["label_sets"]["protocols"].update(no_spleen={"ignore": ["liver", "tumour"]}))
+        """Two leaves and disputed voxels between them, in a case without the third: a warning, as
+        ever.
+        """
+        edit(
+            folder,
+            lambda c: c["label_sets"]["protocols"].update(
+                no_spleen={"ignore": ["liver", "tumour"]}
+            ),
+        )
         for case in ("no_spleen_1", "no_spleen_2"):
             write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(1, 2, 4))
         errors, warnings = verify(folder)
@@ -307,12 +394,23 @@ class TestAnnotations:
         for path in (folder / "labelsTr").iterdir():
             write_volume(path, label_map(1))
         write_volume(folder / "labelsTs" / "test_1.nii.gz", label_map(1))
-        only(verify(folder)[0], "labelsTr/full_1.nii.gz", "has voxels of all that its protocol leaves out (liver)")
+        only(
+            verify(folder)[0],
+            "labelsTr/full_1.nii.gz",
+            "has voxels of all that its protocol leaves out (liver)",
+        )
 
     def test_swapped_protocols_with_ignore(self, folder):
         """The same where what was not drawn is `ignore`."""
-        edit(folder, lambda c: c["label_sets"]["cases"].update(no_spleen_1="full", full_1="no_spleen"))
-        only(verify(folder)[0], "labelsTr/full_1.nii.gz (protocol 'no_spleen')", "leaves out (tumour, spleen)")
+        edit(
+            folder,
+            lambda c: c["label_sets"]["cases"].update(no_spleen_1="full", full_1="no_spleen"),
+        )
+        only(
+            verify(folder)[0],
+            "labelsTr/full_1.nii.gz (protocol 'no_spleen')",
+            "leaves out (tumour, spleen)",
+        )
 
     def test_a_vouched_leaf_is_no_conflict(self, folder):
         itself = {"tumour": ["tumour"], "spleen": ["spleen"], "ignore": ["tumour", "spleen"]}
@@ -325,7 +423,10 @@ class TestAnnotations:
         """Nobody can add cases that annotate the background, or remove it."""
         protocol = {"background": ["background", "spleen"]}
         edit(folder, lambda c: c["label_sets"].update(protocols={"p": protocol}))
-        edit(folder, lambda c: c["label_sets"].update(cases=dict.fromkeys(c["label_sets"]["cases"], "p")))
+        edit(
+            folder,
+            lambda c: c["label_sets"].update(cases=dict.fromkeys(c["label_sets"]["cases"], "p")),
+        )
         assert not any("leaf 'background'" in line for line in verify(folder)[1])
 
     def test_annotated_leaf_without_voxels(self, folder):
@@ -348,14 +449,23 @@ class TestFiles:
     def test_geometry(self, folder, changed, text):
         changed = {"array": label_map(1, 2, 3), **changed}
         write_volume(folder / "labelsTr" / "full_1.nii.gz", **changed)
-        only(verify(folder)[0], "labelsTr/full_1.nii.gz: other geometry than full_1_0000.nii.gz", text)
+        only(
+            verify(folder)[0],
+            "labelsTr/full_1.nii.gz: other geometry than full_1_0000.nii.gz",
+            text,
+        )
 
     def test_direction_and_mask(self, folder):
         image = sitk.ReadImage(str(folder / "labelsTr" / "full_1.nii.gz"))
         image.SetDirection((-1, 0, 0, 0, -1, 0, 0, 0, 1))
         (folder / "masksTr").mkdir()
         sitk.WriteImage(image, str(folder / "masksTr" / "full_1.nii.gz"))
-        only(verify(folder)[0], "masksTr/full_1.nii.gz: other geometry", "direction", "copy the header")
+        only(
+            verify(folder)[0],
+            "masksTr/full_1.nii.gz: other geometry",
+            "direction",
+            "copy the header",
+        )
 
     @pytest.mark.parametrize("ending", [".nrrd", ".nii.gz"])  # ITK hides NaN in NIfTI
     def test_bad_voxels(self, tmp_path, ending):
@@ -380,7 +490,10 @@ class TestFiles:
         assert len(errors) == 4
 
     def test_truncated(self, folder):
-        for path in (folder / "imagesTr" / "full_1_0000.nii.gz", folder / "labelsTr" / "full_2.nii.gz"):
+        for path in (
+            folder / "imagesTr" / "full_1_0000.nii.gz",
+            folder / "labelsTr" / "full_2.nii.gz",
+        ):
             path.write_bytes(path.read_bytes()[: path.stat().st_size * 7 // 10])
         errors, _ = verify(folder)
         assert len(errors) == 2
@@ -406,7 +519,11 @@ class TestFiles:
 
     def test_incomplete(self, folder, capsys):
         (folder / ".nnunet_labelset_incomplete").touch()
-        only(verify(folder)[0], "Dataset027_Small: incomplete", "run the same 'nnunet_labelset convert'")
+        only(
+            verify(folder)[0],
+            "Dataset027_Small: incomplete",
+            "run the same 'nnunet_labelset convert'",
+        )
         (folder / "dataset.json").unlink()
         assert main(["verify", "-d", str(folder)]) == 1
         assert "incomplete: it has no dataset.json" in capsys.readouterr().out
@@ -429,7 +546,9 @@ class TestFiles:
         nibabel.save(nibabel.Nifti1Image(np.asarray(image.dataobj), None, image.header), path)
         label = nibabel.load(folder / "labelsTr" / "full_1.nii.gz")
         label.header.set_sform(moved, 1)
-        nibabel.save(nibabel.Nifti1Image(np.asarray(label.dataobj), None, label.header), label.get_filename())
+        nibabel.save(
+            nibabel.Nifti1Image(np.asarray(label.dataobj), None, label.header), label.get_filename()
+        )
         errors, warnings = verify(folder)
         assert not errors
         only(
@@ -443,7 +562,10 @@ class TestFiles:
         path = folder / "imagesTr" / "full_1_0000.nii.gz"
         image = nibabel.load(path)
         nibabel.save(nibabel.Nifti2Image(np.asarray(image.dataobj), image.affine), path)
-        only(verify(folder)[0], "full_1_0000.nii.gz: NIfTI-2: nnU-Net's reader (SimpleITK) refuses it")
+        only(
+            verify(folder)[0],
+            "full_1_0000.nii.gz: NIfTI-2: nnU-Net's reader (SimpleITK) refuses it",
+        )
 
     @pytest.mark.parametrize(
         ("key", "value", "text"),
@@ -451,7 +573,11 @@ class TestFiles:
             ("channel_names", 3, "'channel_names' in dataset.json to be as {'0': 'CT'}, but got 3"),
             ("channel_names", {"a": "CT"}, "'channel_names' in dataset.json to be as"),
             ("dataset", [1], "'dataset' in dataset.json to be an object of cases, but got [1]"),
-            ("dataset", {"a": {"images": 3, "label": "x"}}, "dataset.a: expected 'images' (a list of files)"),
+            (
+                "dataset",
+                {"a": {"images": 3, "label": "x"}},
+                "dataset.a: expected 'images' (a list of files)",
+            ),
         ],
     )
     def test_bad_keys_are_lines_not_tracebacks(self, folder, key, value, text):
@@ -479,12 +605,21 @@ class TestFiles:
             content["label_sets"]["cases"] = dict.fromkeys(content["label_sets"]["cases"], "full")
 
         edit(folder, change)
-        write_volume(folder / "labelsTr" / "full_1.nii.gz", np.arange(240, dtype=np.uint8).reshape(8, 6, 5) % 41)
+        write_volume(
+            folder / "labelsTr" / "full_1.nii.gz",
+            np.arange(240, dtype=np.uint8).reshape(8, 6, 5) % 41,
+        )
         assert main(["verify", "-d", str(folder), "-np", "1", "-o", str(tmp_path / "all.txt")]) == 0
         out = capsys.readouterr().out
         assert "... and " in out
         assert len(out.splitlines()) < 50
-        assert sum(line.startswith("warning: ") for line in (tmp_path / "all.txt").read_text().splitlines()) > 150
+        assert (
+            sum(
+                line.startswith("warning: ")
+                for line in (tmp_path / "all.txt").read_text().splitlines()
+            )
+            > 150
+        )
 
 
 class TestDuplicates:
@@ -495,7 +630,10 @@ class TestDuplicates:
 
     def test_same_image_and_label_map(self, folder):
         self.copy(folder, "imagesTr/full_1_0000.nii.gz", "imagesTr/full_2_0000.nii.gz")
-        only(verify(folder)[0], "imagesTr/full_1_0000.nii.gz: the same image and label map twice, as full_1, full_2")
+        only(
+            verify(folder)[0],
+            "imagesTr/full_1_0000.nii.gz: the same image and label map twice, as full_1, full_2",
+        )
 
     def test_same_image_with_two_label_maps(self, folder):
         self.copy(folder, "imagesTr/full_1_0000.nii.gz", "imagesTr/merged_1_0000.nii.gz")
@@ -512,7 +650,10 @@ class TestDuplicates:
             for path in (folder / f"{part}Ts").glob("test_1*"):
                 path.rename(path.with_name(path.name.replace("test_1", "full_1")))
         edit(folder, lambda content: content["label_sets"]["cases"].pop("test_1"))
-        only(verify(folder)[0], "case 'full_1': in training and test alike (imagesTs/full_1_0000.nii.gz)")
+        only(
+            verify(folder)[0],
+            "case 'full_1': in training and test alike (imagesTs/full_1_0000.nii.gz)",
+        )
 
 
 def test_test_label_map_without_protocol(folder):

@@ -17,7 +17,13 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.notes import p_text
-from nnunet_labelset.evaluation.statistics import Description, Difference, describe, holm, wilcoxon_test
+from nnunet_labelset.evaluation.statistics import (
+    Description,
+    Difference,
+    describe,
+    holm,
+    wilcoxon_test,
+)
 from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
 from nnunet_labelset.io.records import to_json
 from tests.helpers.evaluation import made_case, made_evaluation, made_score, save_evaluation
@@ -32,7 +38,8 @@ def evaluated(dice, hd95=None, first=0, cap=None, leaves=LEAVES):
             f"case_{first + index:02d}",
             {
                 leaf: made_score(
-                    {"dice": dice[row][index], "hd95": None if hd95 is None else hd95[row][index]}, 10 + first + index
+                    {"dice": dice[row][index], "hd95": None if hd95 is None else hd95[row][index]},
+                    10 + first + index,
                 )
                 for row, leaf in enumerate(leaves)
             },
@@ -64,7 +71,9 @@ def test_describe():
 
 
 def test_paired_test_by_hand():
-    """Differences 1, -2, 3, 4: ranks 1..4, 2 of 16 sign patterns are as extreme on each side as rank sum 2: 6/16."""
+    """Differences 1, -2, 3, 4: ranks 1..4, 2 of 16 sign patterns are as extreme on each side as
+    rank sum 2: 6/16.
+    """
     found = wilcoxon_test([0, 2, 0, 0], [1, 0, 3, 4])
     assert (found.n_pairs, found.n_zero, found.statistic) == (4, 0, 2)
     assert found.p == pytest.approx(2 * 3 / 16)  # rank sums 0, 1, 2
@@ -110,7 +119,9 @@ def test_agrees_with_scipy(n):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_ties_and_zeros_are_exact_too(seed):
-    """Against all sign patterns of the differences that are not zero; from 14 pairs on SciPy approximates them."""
+    """Against all sign patterns of the differences that are not zero; from 14 pairs on SciPy
+    approximates them.
+    """
     rng = np.random.default_rng(seed)
     a, b = (np.round(rng.uniform(0, 2, 16) / 0.25) * 0.25 for _ in range(2))
     found = wilcoxon_test(a.tolist(), b.tolist())
@@ -127,11 +138,18 @@ def test_no_p_value_below_the_floor():
     """15 pairs of which 7 differ, all to one side: 2 of 128 sign patterns, where SciPy says 0.008."""
     found = wilcoxon_test([0.0] * 15, [0.5] * 7 + [0.0] * 8)
     assert found.p == 2 / 2**7
-    assert wilcoxon_test(range(900), [2 * value + 1 for value in range(900)]).p == pytest.approx(2.0**-899)
+    assert wilcoxon_test(range(900), [2 * value + 1 for value in range(900)]).p == pytest.approx(
+        2.0**-899
+    )
 
 
 def test_holm_by_hand():
-    assert holm([0.01, 0.04, None, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), None, pytest.approx(0.06)]
+    assert holm([0.01, 0.04, None, 0.03]) == [
+        pytest.approx(0.03),
+        pytest.approx(0.06),
+        None,
+        pytest.approx(0.06),
+    ]
     assert holm([0.9, 0.8]) == [1, 1]
     assert holm([]) == []
 
@@ -140,7 +158,10 @@ def test_marks_and_best():
     n = 10
     low, high = [0.5 + 0.01 * i for i in range(n)], [0.7 + 0.012 * i for i in range(n)]
     far, near = [9 + 0.1 * i for i in range(n)], [3 + 0.11 * i for i in range(n)]
-    results = {"base": evaluated([low, high], [far, near]), "ours": evaluated([high, low], [near, far])}
+    results = {
+        "base": evaluated([low, high], [far, near]),
+        "ours": evaluated([high, low], [near, far]),
+    }
     content = comparison(results, "base")
     assert [cell(content, "ours", leaf).mark for leaf in LEAVES] == ["better", "worse"]
     assert [cell(content, "ours", leaf, "hd95").mark for leaf in LEAVES] == ["better", "worse"]
@@ -158,14 +179,21 @@ def test_marks_and_best():
     assert comparison(results, "base", alpha=0.003).tests[0].significant
     assert not strict.tests[0].significant
     assert strict.tests[0].p_adjusted == pytest.approx(4 / 2**n)
-    assert "corrected by Holm's method over the tests against base (2 of Dice, 2 of HD95)" in markdown_tables(strict)
+    assert (
+        "corrected by Holm's method over the tests against base (2 of Dice, 2 of HD95)"
+        in markdown_tables(strict)
+    )
 
 
 def test_holms_family_is_what_the_table_marks():
     """Two of three methods are tested against the baseline: 4 tests of Dice, not all 6."""
     rng = np.random.default_rng(0)
     base = rng.uniform(0.4, 0.5, (2, 12))
-    methods = {"base": base, "one": base + rng.uniform(0.1, 0.2, (2, 12)), "two": base + rng.uniform(0.1, 0.3, (2, 12))}
+    methods = {
+        "base": base,
+        "one": base + rng.uniform(0.1, 0.2, (2, 12)),
+        "two": base + rng.uniform(0.1, 0.3, (2, 12)),
+    }
     results = {name: evaluated(values.tolist()) for name, values in methods.items()}
     found = comparison(results, "base", correct=True)
     marked = [test for test in found.tests if test.metric == "dice" and test.baseline]
@@ -177,7 +205,12 @@ def test_holms_family_is_what_the_table_marks():
     assert "over the tests against base (4 of Dice)" in text
     assert "With at most 12 differing pairs, no p-value can be below 0.0005." in text
     wrong = [
-        made_evaluation([made_case(f"{n}", {"liver": made_score({"dice": 0.5})}, known_wrong=k * n) for n in range(20)])
+        made_evaluation(
+            [
+                made_case(f"{n}", {"liver": made_score({"dice": 0.5})}, known_wrong=k * n)
+                for n in range(20)
+            ]
+        )
         for k in (0, 1)
     ]
     text = " ".join(comparison({"a": wrong[0], "b": wrong[1]}, "a", correct=True).notes)
@@ -186,17 +219,25 @@ def test_holms_family_is_what_the_table_marks():
 
 
 def test_means_are_over_the_pairs_that_are_tested():
-    """12 of 24 cases have no tumour; A invents one in all of them, B never: their Dice elsewhere is the same."""
+    """12 of 24 cases have no tumour; A invents one in all of them, B never: their Dice elsewhere is
+    the same.
+    """
     dice = np.random.default_rng(0).uniform(0.7, 0.9, 24)
     cases = {"A": [], "B": []}
     for number, value in enumerate(dice):
         present = made_score({"dice": value})
-        cases["A"].append(present if number < 12 else made_score({"dice": 0.0}, 0, outcome="absent_in_reference"))
+        cases["A"].append(
+            present if number < 12 else made_score({"dice": 0.0}, 0, outcome="absent_in_reference")
+        )
         cases["B"].append(present if number < 12 else made_score({}, 0, outcome="absent_in_both"))
     results = {
         name: made_evaluation(
             [
-                made_case(f"{n:02d}", {"tumour": score}, known_wrong=5 if score.outcome == "absent_in_reference" else 0)
+                made_case(
+                    f"{n:02d}",
+                    {"tumour": score},
+                    known_wrong=5 if score.outcome == "absent_in_reference" else 0,
+                )
                 for n, score in enumerate(scores)
             ]
         )
@@ -204,7 +245,11 @@ def test_means_are_over_the_pairs_that_are_tested():
     }
     found = comparison(results, "B")
     assert [found.cell(name, "tumour", "dice").n for name in "AB"] == [12, 12]
-    assert found.cell("A", "tumour", "dice").mean == found.cell("B", "tumour", "dice").mean == dice[:12].mean()
+    assert (
+        found.cell("A", "tumour", "dice").mean
+        == found.cell("B", "tumour", "dice").mean
+        == dice[:12].mean()
+    )
     counts = {of.method: (of.found, of.missed, of.invented, of.absent) for of in found.detection}
     assert counts == {"A": (12, 0, 12, 0), "B": (12, 0, 0, 12)}
     assert "| A | 12 / 0 / 12 |" in markdown_tables(found)
@@ -215,7 +260,14 @@ def test_means_are_over_the_pairs_that_are_tested():
 
 def test_unions_are_marked():
     cases = [
-        made_case(f"{n}", {"white_matter": made_score({"dice": 0.5}, union=("white_matter", "x") if n < 5 else None)})
+        made_case(
+            f"{n}",
+            {
+                "white_matter": made_score(
+                    {"dice": 0.5}, union=("white_matter", "x") if n < 5 else None
+                )
+            },
+        )
         for n in range(15)
     ]
     results = {name: made_evaluation(cases) for name in "ab"}
@@ -230,12 +282,16 @@ def test_intervals_are_those_of_scipy():
     a, b = rng.uniform(0.5, 0.9, (2, 25))
     found = comparison({"a": evaluated([a, b]), "b": evaluated([b, a])}, "a")
     for values, cell_ in ((a, cell(found, "a", "white_matter")), (b - a, None)):
-        expected = stats.bootstrap((values,), np.mean, n_resamples=50_000, method="BCa", rng=1).confidence_interval
+        expected = stats.bootstrap(
+            (values,), np.mean, n_resamples=50_000, method="BCa", rng=1
+        ).confidence_interval
         test = found.tests[0]
         low, high = (cell_.low, cell_.high) if cell_ else (test.low, test.high)
         assert low == pytest.approx(expected.low, abs=3e-3)
         assert high == pytest.approx(expected.high, abs=3e-3)
-    assert comparison({"a": evaluated([a, b]), "b": evaluated([b, a])}, "a") == found, "the same every time"
+    assert comparison({"a": evaluated([a, b]), "b": evaluated([b, a])}, "a") == found, (
+        "the same every time"
+    )
     assert not [note for note in found.notes if "too narrow" in note]
     of, test = cell(found, "b", "white_matter"), found.tests[0]
     shown = [f"{100 * end:.1f}" for end in (of.mean, of.low, of.high)]
@@ -246,7 +302,9 @@ def test_intervals_are_those_of_scipy():
     few = comparison({name: evaluated([a[:6], b[:6]]) for name in "ab"}, "a")
     assert [note for note in few.notes if "fewer than 20 cases are too narrow" in note]
     few = comparison({name: evaluated([a, [*b[:6], *[None] * 19]]) for name in "ab"}, "a")
-    assert [note for note in few.notes if "fewer than 20 cases are too narrow" in note], "one leaf has six"
+    assert [note for note in few.notes if "fewer than 20 cases are too narrow" in note], (
+        "one leaf has six"
+    )
     assert describe([0.5, 0.5, 0.5], interval=True).low == 0.5
 
 
@@ -265,7 +323,11 @@ def test_metrics_on_request():
     cases = [made_case(f"{n}", {"liver": made_score(of)}) for n, of in enumerate(values)]
     results = {name: made_evaluation(cases, ("dice", "assd", "volume_ref")) for name in "ab"}
     assert comparison(results, "a", metrics=["assd"]).metrics == ("assd",)
-    for bad, message in (("asd", "did you mean 'assd'"), ("hd100", "was not computed"), ("volume_ref", "neither more")):
+    for bad, message in (
+        ("asd", "did you mean 'assd'"),
+        ("hd100", "was not computed"),
+        ("volume_ref", "neither more"),
+    ):
         with pytest.raises(LabelSetError, match=message):
             comparison(results, "a", metrics=[bad])
 
@@ -288,9 +350,13 @@ HOSTILE = [
 
 @pytest.mark.parametrize("more", [0, 117])
 def test_latex_of_many_leaves_and_hostile_names(more):
-    """Every special character is escaped, and all rows have as many cells as their table has columns."""
+    """Every special character is escaped, and all rows have as many cells as their table has
+    columns.
+    """
     leaves = [*HOSTILE, *(f"leaf_{n}" for n in range(more))]
-    cases = [made_case(f"{n}", {leaf: made_score({"dice": n / 9}) for leaf in leaves}) for n in range(3)]
+    cases = [
+        made_case(f"{n}", {leaf: made_score({"dice": n / 9}) for leaf in leaves}) for n in range(3)
+    ]
     found = comparison({name: made_evaluation(cases) for name in HOSTILE}, HOSTILE[0])
     text = latex_tables(found)
     assert {char for char in text if not char.isascii()} == set("äß")
@@ -299,7 +365,9 @@ def test_latex_of_many_leaves_and_hostile_names(more):
     assert kinds == [*["longtable"] * (len(kinds) - 1), "tabular"] if more else ["tabular"] * 4
     assert len(kinds) >= 4
     for _, columns, part in tables:
-        rows = [line for line in part[part.index(r"\toprule") :].splitlines() if line.endswith(r" \\")]
+        rows = [
+            line for line in part[part.index(r"\toprule") :].splitlines() if line.endswith(r" \\")
+        ]
         assert len(rows) > len(HOSTILE)
         for line in rows:
             assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
@@ -313,7 +381,9 @@ def test_latex_of_many_leaves_and_hostile_names(more):
 @pytest.mark.parametrize(("methods", "more"), [(4, 0), (3, 117)])
 def test_latex_compiles_and_fits_the_page(tmp_path, methods, more):
     leaves = [*HOSTILE, "a\u0301", *(f"leaf_{n}" for n in range(more))]
-    cases = [made_case(f"{n}", {leaf: made_score({"dice": n / 9}) for leaf in leaves}) for n in range(3)]
+    cases = [
+        made_case(f"{n}", {leaf: made_score({"dice": n / 9}) for leaf in leaves}) for n in range(3)
+    ]
     found = comparison({name: made_evaluation(cases) for name in HOSTILE[:methods]}, HOSTILE[0])
     packages = r"\documentclass{article}\usepackage{booktabs,graphicx,longtable}"
     text = rf"{packages}\begin{{document}}{'%'}" + "\n" + latex_tables(found) + r"\end{document}"
@@ -328,7 +398,9 @@ def test_other_scripts_are_told():
     cases = [made_case(f"{n}", {"肝": made_score({"dice": n / 9})}) for n in range(3)]
     text = latex_tables(comparison({name: made_evaluation(cases) for name in "ab"}, "a"))
     assert "use XeLaTeX or LuaLaTeX" in text.splitlines()[1]
-    assert "XeLaTeX" not in latex_tables(comparison({name: evaluated([[0.1, 0.2]] * 2) for name in "ab"}, "a"))
+    assert "XeLaTeX" not in latex_tables(
+        comparison({name: evaluated([[0.1, 0.2]] * 2) for name in "ab"}, "a")
+    )
 
 
 def test_common_cases_and_missing_scores():
@@ -347,7 +419,10 @@ def test_common_cases_and_missing_scores():
 
 
 def test_tables_escape_names():
-    results = {"a_1|x": evaluated([[0.1, 0.2], [0.3, 0.4]]), "50%": evaluated([[0.2, 0.3], [0.3, 0.4]])}
+    results = {
+        "a_1|x": evaluated([[0.1, 0.2], [0.3, 0.4]]),
+        "50%": evaluated([[0.2, 0.3], [0.3, 0.4]]),
+    }
     content = comparison(results, "50%")
     markdown, latex = markdown_tables(content), latex_tables(content)
     assert "| a\\_1\\|x | Dice | 15.0 (7.1) | **35.0** (7.1) | **0.00** (0.00) |" in markdown
@@ -356,16 +431,32 @@ def test_tables_escape_names():
     assert r"50\% & Dice & \textbf{25.0} (7.1)" in latex
     assert "equal, n=2" in markdown
     for row in (line for line in latex.splitlines() if line.endswith(r"\\")):
-        assert row.replace(r"\&", "").count("&") in (4, 2)  # detection has no metric and no known-wrong voxels
+        assert row.replace(r"\&", "").count("&") in (
+            4,
+            2,
+        )  # detection has no metric and no known-wrong voxels
 
 
 def test_files(tmp_path, capsys):
     rng = np.random.default_rng(0)
     first, second, third = (
-        saved(tmp_path, name, evaluated(rng.uniform(0, 1, (2, 6)).tolist(), rng.uniform(1, 9, (2, 6)).tolist()))
+        saved(
+            tmp_path,
+            name,
+            evaluated(rng.uniform(0, 1, (2, 6)).tolist(), rng.uniform(1, 9, (2, 6)).tolist()),
+        )
         for name in ("x", "y", "z")
     )
-    arguments = ["compare", first, f"Leaf-Dice={second}", third, "--baseline", "z", "-o", str(tmp_path / "out")]
+    arguments = [
+        "compare",
+        first,
+        f"Leaf-Dice={second}",
+        third,
+        "--baseline",
+        "z",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     assert main(arguments) == 0
     assert "| Leaf-Dice vs. z | Dice |" in capsys.readouterr().out
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
@@ -374,7 +465,11 @@ def test_files(tmp_path, capsys):
     with open(tmp_path / "out" / "tests.csv") as file:
         tests = list(csv.DictReader(file))
     assert len(tests) == 3 * (2 * 2 + 1)
-    assert {(test["a"], test["b"]) for test in tests} == {("x", "Leaf-Dice"), ("z", "x"), ("z", "Leaf-Dice")}
+    assert {(test["a"], test["b"]) for test in tests} == {
+        ("x", "Leaf-Dice"),
+        ("z", "x"),
+        ("z", "Leaf-Dice"),
+    }
     with open(tmp_path / "out" / "table.csv") as file:
         assert len(list(csv.DictReader(file))) == 3 * (2 * 2 + 1)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -392,18 +487,26 @@ def test_bad_input(tmp_path, capsys):
     assert "no metrics.json there" in error_of(capsys, a, tmp_path / "none", *out)
     assert "no result set 'c'" in error_of(capsys, a, f"b={a}", "--baseline", "c", *out)
     assert "--alpha" in error_of(capsys, a, f"b={a}", "--alpha", 2, *out)
-    other = saved(tmp_path, "labels", evaluated([[0.1, 0.2], [0.3, 0.4]], leaves=["white_matter", "liver"]))
-    assert "different labels: 'a' has white_matter, corpus_callosum" in error_of(capsys, a, other, *out)
+    other = saved(
+        tmp_path, "labels", evaluated([[0.1, 0.2], [0.3, 0.4]], leaves=["white_matter", "liver"])
+    )
+    assert "different labels: 'a' has white_matter, corpus_callosum" in error_of(
+        capsys, a, other, *out
+    )
     other = saved(tmp_path, "cases", evaluated([[0.1, 0.2], [0.3, 0.4]], first=7))
     assert "no case in common" in error_of(capsys, a, other, *out)
     other = saved(tmp_path, "single", evaluated([[0.1, 0.2], [0.3, 0.4]], first=1))
     assert "only the case 'case_01' in common" in error_of(capsys, a, other, *out)
-    other = saved(tmp_path, "capped", evaluated([[0.1, 0.2], [0.3, 0.4]], [[1, 2], [3, 4]], cap=57.6))
+    other = saved(
+        tmp_path, "capped", evaluated([[0.1, 0.2], [0.3, 0.4]], [[1, 2], [3, 4]], cap=57.6)
+    )
     assert "different --cap (a: None, capped: 57.6)" in error_of(capsys, a, other, *out)
     changed = to_json(evaluated([[0.1, 0.2], [0.3, 0.4]]))
     changed["cases"][1]["leaves"]["white_matter"]["n_ref"] = 3
     other = saved(tmp_path, "reference", changed)
     assert "case 'case_01', white_matter: 'a' and 'reference'" in error_of(capsys, a, other, *out)
     other = saved(tmp_path, "summary", {"metric_per_case": []})
-    assert "not a result of this version of 'nnunet_labelset evaluate'" in error_of(capsys, a, other, *out)
+    assert "not a result of this version of 'nnunet_labelset evaluate'" in error_of(
+        capsys, a, other, *out
+    )
     assert not (tmp_path / "out").exists()

@@ -48,9 +48,17 @@ def test_four_outcomes_and_scores(tmp_path):
     references = {"a": row(1, 1, 0, 0, 0, 0), "b": row(1, 1, 4, 4, 4, 0)}
     predictions = {"a": row(0, 0, 2, 0, 0, 0), "b": row(1, 0, 2, 3, 0, 0)}
     metrics = evaluate(setup(tmp_path, references, predictions, {"a": "full", "b": "basic"}))
-    assert [scores(metrics)[leaf]["outcome"] for leaf in LEAVES] == ["missed", "absent_in_reference", "absent_in_both"]
+    assert [scores(metrics)[leaf]["outcome"] for leaf in LEAVES] == [
+        "missed",
+        "absent_in_reference",
+        "absent_in_both",
+    ]
     assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [0, 0, None]
-    assert [scores(metrics, 1)[leaf]["outcome"] for leaf in LEAVES] == ["scored", "unannotated", "unannotated"]
+    assert [scores(metrics, 1)[leaf]["outcome"] for leaf in LEAVES] == [
+        "scored",
+        "unannotated",
+        "unannotated",
+    ]
     assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, None]
     overall = metrics["averages"]["overall"]["leaves"]
     assert overall["white_matter"]["dice"] == {
@@ -66,7 +74,9 @@ def test_four_outcomes_and_scores(tmp_path):
 
 
 def test_union_under_the_leaf_that_the_protocol_names(tmp_path):
-    """FeTA: white matter or corpus callosum, each predicted once, one voxel wrong; full ignore is free."""
+    """FeTA: white matter or corpus callosum, each predicted once, one voxel wrong; full ignore is
+    free.
+    """
     reference, prediction = row(0, 1, 1, 1, 2, 4), row(1, 1, 3, 2, 2, 3)
     found = scores(evaluate(setup(tmp_path, {"c": reference}, {"c": prediction}, {"c": "feta"})))
     white = found["white_matter"]
@@ -88,7 +98,9 @@ def test_sets_under_ignore_or_a_foreign_leaf_stand_apart(tmp_path, monkeypatch):
     assert [found[leaf]["union"] for leaf in LEAVES] == [None, None, None]
     assert [found[leaf]["outcome"] for leaf in LEAVES] == ["unannotated"] * 3
     assert found["white_matter+corpus_callosum"]["dice"] == 1  # the ignored voxel counts nowhere
-    assert metrics["unions"] == {"white_matter+corpus_callosum": ["white_matter", "corpus_callosum"]}
+    assert metrics["unions"] == {
+        "white_matter+corpus_callosum": ["white_matter", "corpus_callosum"]
+    }
 
 
 @pytest.mark.parametrize("shape", [(9, 11, 10), (14, 15)])
@@ -101,14 +113,22 @@ def test_full_annotation_agrees_with_other_libraries(tmp_path, shape):
     assert metrics["cases"][0]["spacing"] == pytest.approx(spacing)
     for value, leaf in enumerate(LEAVES, 1):
         a, b = reference == value, prediction == value
-        assert scores(metrics)[leaf]["dice"] == pytest.approx(1 - dissimilarity(a.ravel(), b.ravel()), abs=1e-9)
-        assert scores(metrics)[leaf]["hd95"] == pytest.approx(surface_distances(a, b, spacing).percentile(95), abs=1e-3)
+        assert scores(metrics)[leaf]["dice"] == pytest.approx(
+            1 - dissimilarity(a.ravel(), b.ravel()), abs=1e-9
+        )
+        assert scores(metrics)[leaf]["hd95"] == pytest.approx(
+            surface_distances(a, b, spacing).percentile(95), abs=1e-3
+        )
         unit = np.prod(spacing) / (1000 if len(shape) == 3 else 100)
         assert scores(metrics)[leaf]["volume_ref"] == pytest.approx(a.sum() * unit)
     filter_ = sitk.LabelOverlapMeasuresImageFilter()
-    filter_.Execute(*(sitk.GetImageFromArray(array.astype(np.uint8)) for array in (reference, prediction)))
+    filter_.Execute(
+        *(sitk.GetImageFromArray(array.astype(np.uint8)) for array in (reference, prediction))
+    )
     for value, leaf in enumerate(LEAVES, 1):
-        assert scores(metrics)[leaf]["dice"] == pytest.approx(filter_.GetDiceCoefficient(value), abs=1e-6)
+        assert scores(metrics)[leaf]["dice"] == pytest.approx(
+            filter_.GetDiceCoefficient(value), abs=1e-6
+        )
 
 
 def test_hd95_leaves_uncertain_voxels_out_of_both_masks(tmp_path):
@@ -132,8 +152,16 @@ def test_cap(tmp_path):
     arguments = setup(tmp_path, {"x": far}, {"x": near}, {"x": "full"})
     diagonal = pytest.approx((9 + 9 + 900) ** 0.5)
     assert [scores(evaluate(arguments))[leaf]["hd95"] for leaf in LEAVES] == [27, diagonal, None]
-    assert [scores(evaluate(arguments, "--cap", 20))[leaf]["hd95"] for leaf in LEAVES] == [20, 20, None]
-    assert [scores(evaluate(arguments, "--no_hd95"))[leaf]["hd95"] for leaf in LEAVES] == [None, None, None]
+    assert [scores(evaluate(arguments, "--cap", 20))[leaf]["hd95"] for leaf in LEAVES] == [
+        20,
+        20,
+        None,
+    ]
+    assert [scores(evaluate(arguments, "--no_hd95"))[leaf]["hd95"] for leaf in LEAVES] == [
+        None,
+        None,
+        None,
+    ]
 
 
 def per_case(arguments):
@@ -142,9 +170,15 @@ def per_case(arguments):
 
 
 def test_known_errors_are_counted(tmp_path):
-    """4 is ventricles or corpus callosum: ventricles in the background, and background there, are known to be wrong."""
+    """4 is ventricles or corpus callosum: ventricles in the background, and background there, are
+    known to be wrong.
+    """
     reference = row(1, 1, 0, 0, 4, 4, 4, 4)
-    flooded, empty, right = row(1, 1, 2, 2, 2, 2, 3, 3), row(1, 1, 0, 0, 0, 0, 0, 3), row(1, 1, 0, 0, 2, 2, 3, 3)
+    flooded, empty, right = (
+        row(1, 1, 2, 2, 2, 2, 3, 3),
+        row(1, 1, 0, 0, 0, 0, 0, 3),
+        row(1, 1, 0, 0, 2, 2, 3, 3),
+    )
     predictions = {"flooded": flooded, "empty": empty, "right": right}
     arguments = setup(
         tmp_path, dict.fromkeys(predictions, reference), predictions, dict.fromkeys(predictions, "basic"),
@@ -152,12 +186,20 @@ def test_known_errors_are_counted(tmp_path):
     )  # fmt: skip
     metrics = evaluate(arguments)
     found = {case["case"]: case for case in metrics["cases"]}
-    assert {name: case["known_wrong"] for name, case in found.items()} == {"flooded": 2, "empty": 3, "right": 0}
+    assert {name: case["known_wrong"] for name, case in found.items()} == {
+        "flooded": 2,
+        "empty": 3,
+        "right": 0,
+    }
     assert found["empty"]["known"] == 8
     assert found["empty"]["known_wrong_volume"] == pytest.approx(0.03)
-    union = {name: case["leaves"]["ventricles+corpus_callosum"]["dice"] for name, case in found.items()}
+    union = {
+        name: case["leaves"]["ventricles+corpus_callosum"]["dice"] for name, case in found.items()
+    }
     assert union == {"flooded": 8 / 10, "empty": 2 / 5, "right": 1}
-    assert {name: case["leaves"]["white_matter"]["dice"] for name, case in found.items()} == dict.fromkeys(found, 1)
+    assert {
+        name: case["leaves"]["white_matter"]["dice"] for name, case in found.items()
+    } == dict.fromkeys(found, 1)
     assert metrics["averages"]["overall"]["known_wrong"]["mean"] == pytest.approx(5 / 24)
     rows = [line for line in per_case(arguments) if line["case"] == "empty"]
     assert {line["known_wrong"] for line in rows} == {"3"}
@@ -165,36 +207,58 @@ def test_known_errors_are_counted(tmp_path):
 
 
 def test_what_is_ignored_altogether_is_not_known(tmp_path):
-    case = evaluate(setup(tmp_path, {"x": row(0, 1, 4, 4)}, {"x": row(0, 1, 2, 3)}, {"x": "full"}))["cases"][0]
+    case = evaluate(setup(tmp_path, {"x": row(0, 1, 4, 4)}, {"x": row(0, 1, 2, 3)}, {"x": "full"}))[
+        "cases"
+    ][0]
     assert (case["known"], case["known_wrong"]) == (2, 0)
 
 
 def test_the_same_union_is_scored_once(tmp_path, monkeypatch):
     merged = ["white_matter", "corpus_callosum"]
-    monkeypatch.setitem(PROTOCOLS, "both", {"white_matter": merged, "corpus_callosum": merged, "ignore": merged})
-    metrics = evaluate(setup(tmp_path, {"x": row(0, 1, 3, 4)}, {"x": row(0, 3, 1, 0)}, {"x": "both"}))
+    monkeypatch.setitem(
+        PROTOCOLS, "both", {"white_matter": merged, "corpus_callosum": merged, "ignore": merged}
+    )
+    metrics = evaluate(
+        setup(tmp_path, {"x": row(0, 1, 3, 4)}, {"x": row(0, 3, 1, 0)}, {"x": "both"})
+    )
     found = scores(metrics)
-    assert [found[leaf]["outcome"] for leaf in LEAVES] == ["scored", "absent_in_both", "unannotated"]
+    assert [found[leaf]["outcome"] for leaf in LEAVES] == [
+        "scored",
+        "absent_in_both",
+        "unannotated",
+    ]
     assert found["white_matter"]["dice"] == 4 / 5
     assert set(found) == set(LEAVES)
 
 
 def test_missed_and_invented_get_the_worst_values(tmp_path):
-    arguments = setup(tmp_path, {"x": row(1, 1, 0, 0)}, {"x": row(0, 0, 2, 0)}, {"x": "full"}, spacing=(3, 4, 1))
+    arguments = setup(
+        tmp_path, {"x": row(1, 1, 0, 0)}, {"x": row(0, 0, 2, 0)}, {"x": "full"}, spacing=(3, 4, 1)
+    )
     found = scores(evaluate(arguments))
     diagonal = pytest.approx((9 + 16 + 16) ** 0.5)
     for leaf in ("white_matter", "ventricles"):
-        assert [found[leaf][name] for name in ("dice", "nsd", "hd95", "hd100", "assd")] == [0, 0, *[diagonal] * 3]
+        assert [found[leaf][name] for name in ("dice", "nsd", "hd95", "hd100", "assd")] == [
+            0,
+            0,
+            *[diagonal] * 3,
+        ]
     assert (found["white_matter"]["recall"], found["white_matter"]["precision"]) == (0, None)
     assert (found["ventricles"]["recall"], found["ventricles"]["precision"]) == (None, 0)
     assert found["corpus_callosum"]["hd95"] is None
 
 
 def test_metrics_by_hand(tmp_path):
-    """tp 2, fp 1, fn 2 in voxels of 1 mm; borders after 4 and after 2, and around the false positive."""
+    """tp 2, fp 1, fn 2 in voxels of 1 mm; borders after 4 and after 2, and around the false
+    positive.
+    """
     found = scores(
         evaluate(
-            setup(tmp_path, {"x": row(1, 1, 1, 1, 0, 0)}, {"x": row(1, 1, 0, 0, 0, 1)}, {"x": "full"}), "--tolerance", 1
+            setup(
+                tmp_path, {"x": row(1, 1, 1, 1, 0, 0)}, {"x": row(1, 1, 0, 0, 0, 1)}, {"x": "full"}
+            ),
+            "--tolerance",
+            1,
         )
     )["white_matter"]
     assert (found["precision"], found["recall"], found["iou"]) == (2 / 3, 2 / 4, 2 / 5)
@@ -202,7 +266,8 @@ def test_metrics_by_hand(tmp_path):
     assert found["volume_difference"] == pytest.approx(-0.001)
     assert found["absolute_volume_difference"] == pytest.approx(0.001)
     assert found["relative_volume_difference"] == 1 / 4
-    # elements of the reference at 0, 4; of the prediction at 0, 2, 5, 6: distances 0, 1 and 0, 2, 1, 2
+    # elements of the reference at 0, 4; of the prediction at 0, 2, 5, 6: distances 0, 1 and 0, 2,
+    # 1, 2
     assert (found["hd100"], found["hd95"], found["assd"]) == (2, 2, 1)
     assert found["nsd"] == 4 / 6
 
@@ -210,8 +275,12 @@ def test_metrics_by_hand(tmp_path):
 def test_tolerance(tmp_path, capsys):
     reference, prediction = np.zeros((6, 6, 6), int), np.zeros((6, 6, 6), int)
     reference[1:5, 1:5, 1:4] = prediction[1:5, 1:5, 1:5] = 1
-    arguments = setup(tmp_path, {"x": reference}, {"x": prediction}, {"x": "full"}, spacing=(0.4, 0.4, 0.4))
-    assert scores(evaluate(arguments))["white_matter"]["nsd"] == 1  # 1 mm by default, more than a voxel's diagonal
+    arguments = setup(
+        tmp_path, {"x": reference}, {"x": prediction}, {"x": "full"}, spacing=(0.4, 0.4, 0.4)
+    )
+    assert (
+        scores(evaluate(arguments))["white_matter"]["nsd"] == 1
+    )  # 1 mm by default, more than a voxel's diagonal
     assert scores(evaluate(arguments, "--tolerance", 0.3))["white_matter"]["nsd"] < 1
     table = tmp_path / "tolerance.csv"
     table.write_text("leaf,tolerance\nwhite_matter,0.4\n")
@@ -221,9 +290,13 @@ def test_tolerance(tmp_path, capsys):
     table.write_text("leaf,tolerance\nwhite_mater,0.4\n")
     assert "did you mean 'white_matter'" in error_of(capsys, arguments, "--tolerance", table)
     table.write_text("leaf,tolerance\nwhite_matter,0.4\nwhite_matter,4\n")
-    assert "'white_matter' is listed more than once" in error_of(capsys, arguments, "--tolerance", table)
+    assert "'white_matter' is listed more than once" in error_of(
+        capsys, arguments, "--tolerance", table
+    )
     table.write_text("leaf,tolerance\nwhite_matter,\n")
-    assert f"but got '' of 'white_matter' in {table}" in error_of(capsys, arguments, "--tolerance", table)
+    assert f"but got '' of 'white_matter' in {table}" in error_of(
+        capsys, arguments, "--tolerance", table
+    )
     for bad in ("-1", "nan", "inf", "wide"):
         assert f"but got '{bad}'" in error_of(capsys, arguments, f"--tolerance={bad}")
 
@@ -233,7 +306,9 @@ def test_tolerance_of_a_union(tmp_path, monkeypatch):
     ignore = len(LEAVES) + 1
     reference, prediction = np.zeros((6, 6, 6), int), np.zeros((6, 6, 6), int)
     reference[1:5, 1:5, 1:4], prediction[1:5, 1:5, 1:5] = ignore, 1
-    arguments = setup(tmp_path, {"x": reference}, {"x": prediction}, {"x": "stem"}, spacing=(0.4, 0.4, 0.4))
+    arguments = setup(
+        tmp_path, {"x": reference}, {"x": prediction}, {"x": "stem"}, spacing=(0.4, 0.4, 0.4)
+    )
     table = tmp_path / "tolerance.csv"
     table.write_text("leaf,tolerance\nwhite_matter+ventricles,0.3\n")
     found = scores(evaluate(arguments, "--tolerance", table))["white_matter+ventricles"]
@@ -242,7 +317,9 @@ def test_tolerance_of_a_union(tmp_path, monkeypatch):
 
 
 def test_regions(tmp_path, capsys):
-    """As BraTS is scored: leaves as one, known where their label-sets do not reach across its border."""
+    """As BraTS is scored: leaves as one, known where their label-sets do not reach across its
+    border.
+    """
     arguments = setup(
         tmp_path, {"a": row(1, 2, 3, 0, 0), "b": row(1, 4, 4, 0, 0)},
         {"a": row(2, 1, 3, 3, 0), "b": row(0, 3, 2, 0, 0)}, {"a": "full", "b": "basic"},
@@ -253,8 +330,17 @@ def test_regions(tmp_path, capsys):
     assert metrics["unions"]["inner"] == ["ventricles", "corpus_callosum"]
     assert [scores(metrics, case)["inner"]["dice"] for case in (0, 1)] == [2 / 5, 1]
     assert [scores(metrics, case)["all"]["dice"] for case in (0, 1)] == [6 / 7, 4 / 5]
-    assert [scores(metrics, case)["mixed"]["outcome"] for case in (0, 1)] == ["scored", "unannotated"]
-    for bad in ("x=", "=liver", "white_matter=ventricles", "x=background+ventricles", "x=ventrcles"):
+    assert [scores(metrics, case)["mixed"]["outcome"] for case in (0, 1)] == [
+        "scored",
+        "unannotated",
+    ]
+    for bad in (
+        "x=",
+        "=liver",
+        "white_matter=ventricles",
+        "x=background+ventricles",
+        "x=ventrcles",
+    ):
         assert f"--regions '{bad}'" in error_of(capsys, arguments, "--regions", bad)
 
 
@@ -265,9 +351,17 @@ def test_a_data_set_with_regions_is_scored_by_region(tmp_path, capsys):
         "protocols": {"full": {}, "outer": {"edema": ["edema", "core"]}},
     }  # fmt: skip
     labels = {"background": 0, "whole": [1, 2], "core": [2], "ignore": 3}
-    content = {"labels": labels, "regions_class_order": [1, 2], "label_sets": block, "file_ending": ".nii.gz"}
+    content = {
+        "labels": labels,
+        "regions_class_order": [1, 2],
+        "label_sets": block,
+        "file_ending": ".nii.gz",
+    }
     arguments = setup(
-        tmp_path, {"a": row(0, 1, 2, 2), "b": row(0, 1, 1, 1)}, {"a": row(0, 2, 2, 1), "b": row(1, 1, 2, 0)}, {}
+        tmp_path,
+        {"a": row(0, 1, 2, 2), "b": row(0, 1, 1, 1)},
+        {"a": row(0, 2, 2, 1), "b": row(1, 1, 2, 0)},
+        {},
     )
     (tmp_path / "data" / "dataset.json").write_text(json.dumps(content))
     metrics = evaluate(arguments)
@@ -276,7 +370,9 @@ def test_a_data_set_with_regions_is_scored_by_region(tmp_path, capsys):
     assert [scores(metrics, case)["whole"]["dice"] for case in (0, 1)] == [1, 4 / 6]
     assert [scores(metrics, case)["core"]["dice"] for case in (0, 1)] == [2 / 4, None]
     assert scores(metrics, 1)["core"]["outcome"] == "unannotated"
-    assert {score["union"] for case in (0, 1) for score in scores(metrics, case).values()} == {None}  # they are meant
+    assert {score["union"] for case in (0, 1) for score in scores(metrics, case).values()} == {
+        None
+    }  # they are meant
     assert [case["known_wrong"] for case in metrics["cases"]] == [2, 2]
     summary = json.loads((tmp_path / "pred" / "evaluation" / "summary.json").read_text())
     assert set(summary["mean"]) == {"(1, 2)", "2"}
@@ -288,7 +384,10 @@ def test_instances(tmp_path, capsys):
     reference[1:4, 1:4, 1:4] = reference[7:10, 7:10, 7:10] = 1
     prediction[1:4, 1:4, 1:3] = prediction[1:2, 9:11, 1:3] = 1
     arguments = setup(
-        tmp_path, {"x": reference, "y": reference}, {"x": prediction, "y": 0 * prediction}, dict.fromkeys("xy", "full")
+        tmp_path,
+        {"x": reference, "y": reference},
+        {"x": prediction, "y": 0 * prediction},
+        dict.fromkeys("xy", "full"),
     )
     metrics = evaluate(arguments, "--instances", "white_matter")
     found = scores(metrics)["white_matter"]
@@ -311,7 +410,9 @@ def test_instances_touch_at_corners_in_2d_too():
 def test_instances_without_panoptica(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "panoptica", None)
     arguments = setup(tmp_path, {"x": row(0, 1)}, {"x": row(0, 1)}, {"x": "full"})
-    assert "--instances needs panoptica" in error_of(capsys, arguments, "--instances", "white_matter")
+    assert "--instances needs panoptica" in error_of(
+        capsys, arguments, "--instances", "white_matter"
+    )
 
 
 def test_all_bad_files_are_named(tmp_path, capsys):
@@ -328,7 +429,9 @@ def test_all_bad_files_are_named(tmp_path, capsys):
 def test_without_protocols_a_table_is_offered(tmp_path, capsys):
     arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {})
     assert "or give --annotated FILE.csv" in error_of(capsys, arguments)
-    (tmp_path / "data" / "dataset.json").write_text(json.dumps({"labels": LABELS, "file_ending": ".nii.gz"}))
+    (tmp_path / "data" / "dataset.json").write_text(
+        json.dumps({"labels": LABELS, "file_ending": ".nii.gz"})
+    )
     assert "or give --annotated FILE.csv" in error_of(capsys, arguments)
 
 
@@ -339,7 +442,10 @@ def test_full_disk_is_one_line(tmp_path, capsys):
     resource = pytest.importorskip("resource")
     import signal
 
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))  # writing fails as on a full disk
     try:
         assert "a.json" in error_of(capsys, arguments)
@@ -356,7 +462,9 @@ def test_files(tmp_path, capsys):
     predictions = {"a": row(1, 0, 0, 2), "c": row(1, 3, 0, 2)}
     arguments = setup(tmp_path, references, predictions, {"a": "full", "c": "feta"})
     (tmp_path / "participants.tsv").write_text("participant_id\tPathology\na\tControl\n")
-    metrics = evaluate(arguments, "--table", tmp_path / "participants.tsv", "--group-by", "Pathology")
+    metrics = evaluate(
+        arguments, "--table", tmp_path / "participants.tsv", "--group-by", "Pathology"
+    )
     assert "Pathology: Control, 1 case(s)" in capsys.readouterr().out
     assert metrics["group_columns"] == ["protocol", "Pathology"]
     assert [case["groups"]["Pathology"] for case in metrics["cases"]] == ["Control", ""]
@@ -385,7 +493,10 @@ def test_files(tmp_path, capsys):
 def test_second_run_continues(tmp_path, capsys):
     predictions = {"a": row(1, 1, 0, 2), "b": row(1, 0, 0, 2)}
     arguments = setup(
-        tmp_path, {"a": row(1, 1, 0, 2)} | {"b": row(1, 1, 0, 2)}, predictions, {"a": "full", "b": "full"}
+        tmp_path,
+        {"a": row(1, 1, 0, 2)} | {"b": row(1, 1, 0, 2)},
+        predictions,
+        {"a": "full", "b": "full"},
     )
     broken = tmp_path / "pred" / "b.nii.gz"
     whole = broken.read_bytes()
@@ -418,7 +529,10 @@ def test_two_processes_give_the_same(tmp_path):
 
 def test_annotated_from_a_table(tmp_path, capsys):
     arguments = setup(
-        tmp_path, {"a": row(0, 1, 0, 2), "b": row(0, 1, 0, 0)}, {"a": row(3, 1, 0, 2), "b": row(2, 1, 1, 0)}, {}
+        tmp_path,
+        {"a": row(0, 1, 0, 2), "b": row(0, 1, 0, 0)},
+        {"a": row(3, 1, 0, 2), "b": row(2, 1, 1, 0)},
+        {},
     )
     assert "2 case(s) without a protocol: a, b" in error_of(capsys, arguments)
     table = tmp_path / "annotated.csv"
@@ -427,20 +541,32 @@ def test_annotated_from_a_table(tmp_path, capsys):
     assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [1, 1, 0]
     assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, None]
     table.write_text("case,protocol\na,full\nb,basic\n")
-    assert [case["protocol"] for case in evaluate(arguments, "--annotated", table)["cases"]] == ["full", "basic"]
+    assert [case["protocol"] for case in evaluate(arguments, "--annotated", table)["cases"]] == [
+        "full",
+        "basic",
+    ]
     table.write_text("case,annotated\na,all\nb,white_mater\n")
     assert "case 'b': unknown leaf 'white_mater'; did you mean 'white_matter'?" in error_of(
         capsys, arguments, "--annotated", table
     )
     table.write_text("case,protocol\na,fll\n")
-    assert "case 'a': unknown protocol 'fll'; did you mean 'full'?" in error_of(capsys, arguments, "--annotated", table)
-    for doubled in ("case,annotated\na,all\nb,all\na,white_matter\n", "case,protocol\na,full\nb,full\na,full\n"):
+    assert "case 'a': unknown protocol 'fll'; did you mean 'full'?" in error_of(
+        capsys, arguments, "--annotated", table
+    )
+    for doubled in (
+        "case,annotated\na,all\nb,all\na,white_matter\n",
+        "case,protocol\na,full\nb,full\na,full\n",
+    ):
         table.write_text(doubled)
         assert "listed more than once: a" in error_of(capsys, arguments, "--annotated", table)
     table.write_text("case,annotated\na,all\nb\n")
-    assert "annotated.csv, line 3: expected 2 cells" in error_of(capsys, arguments, "--annotated", table)
+    assert "annotated.csv, line 3: expected 2 cells" in error_of(
+        capsys, arguments, "--annotated", table
+    )
     table.write_text("case,leaves\na,all\n")
-    assert "expected the columns 'case' and either" in error_of(capsys, arguments, "--annotated", table)
+    assert "expected the columns 'case' and either" in error_of(
+        capsys, arguments, "--annotated", table
+    )
 
 
 def test_what_a_table_does_not_list_is_not_scored(tmp_path):
@@ -453,7 +579,9 @@ def test_what_a_table_does_not_list_is_not_scored(tmp_path):
 
 
 def test_annotated_from_a_table_needs_no_contract(tmp_path):
-    """Labels in any order, no label_sets, and `ignore`: hidden leaves where some are not listed, anything otherwise."""
+    """Labels in any order, no label_sets, and `ignore`: hidden leaves where some are not listed,
+    anything otherwise.
+    """
     arrays = {"a": row(0, 1, 4, 0), "b": row(0, 1, 4, 0)}
     arguments = setup(tmp_path, arrays, {"a": row(0, 1, 1, 2), "b": row(0, 1, 1, 2)}, {})
     content = {"labels": dict(reversed(LABELS.items())), "file_ending": ".nii.gz"}
@@ -463,7 +591,10 @@ def test_annotated_from_a_table_needs_no_contract(tmp_path):
     assert metrics["cases"][0]["protocol"] == "white_matter;ventricles"
     assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, 0, None]
     assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [1, 0, None]
-    assert [scores(metrics, n)["corpus_callosum"]["outcome"] for n in (0, 1)] == ["unannotated", "absent_in_both"]
+    assert [scores(metrics, n)["corpus_callosum"]["outcome"] for n in (0, 1)] == [
+        "unannotated",
+        "absent_in_both",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -503,13 +634,19 @@ def test_broken_predictions_are_never_scored(tmp_path, capsys):
     prediction.write_bytes(prediction.read_bytes()[:-20])
     assert "a.nii.gz: not readable as an image" in error_of(capsys, arguments)
     for bad in (np.nan, np.inf):
-        write_labels(prediction, np.where(row(0, 1, 2, 3) == 2, np.float32(bad), 0).repeat(9, 0).repeat(9, 1))
-        assert "a.nii.gz: 81 voxels of the label map are NaN or infinite" in error_of(capsys, arguments)
+        write_labels(
+            prediction, np.where(row(0, 1, 2, 3) == 2, np.float32(bad), 0).repeat(9, 0).repeat(9, 1)
+        )
+        assert "a.nii.gz: 81 voxels of the label map are NaN or infinite" in error_of(
+            capsys, arguments
+        )
 
 
 def test_missing_and_extra_predictions(tmp_path, capsys):
     references = {"a": row(0, 1), "b": row(0, 1)}
-    arguments = setup(tmp_path, references, {"a": row(0, 1), "z": row(0, 1)}, {"a": "full", "b": "full"})
+    arguments = setup(
+        tmp_path, references, {"a": row(0, 1), "z": row(0, 1)}, {"a": "full", "b": "full"}
+    )
     assert "1 missing: b, and 1 without reference: z; --chill" in error_of(capsys, arguments)
     metrics = evaluate(arguments, "--chill")
     assert [case["case"] for case in metrics["cases"]] == ["a"]
@@ -518,7 +655,9 @@ def test_missing_and_extra_predictions(tmp_path, capsys):
     assert "1 without reference: z" in error_of(capsys, arguments)
 
 
-@pytest.mark.parametrize(("head", "stays"), [("group_column,group,leaf,metric,n\n", False), ("patient,age\n", True)])
+@pytest.mark.parametrize(
+    ("head", "stays"), [("group_column,group,leaf,metric,n\n", False), ("patient,age\n", True)]
+)
 def test_averages_under_their_old_name_are_not_left_behind(tmp_path, head, stays):
     """They would be out of date; a table of the user's that has this name is not ours to remove."""
     arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {"a": "full"})
@@ -541,10 +680,16 @@ def test_bad_arguments(tmp_path, capsys):
     people.write_text("case,dice,centre\na,8,Leuven\na,8,Zurich\n")
     (tmp_path / "pred" / "b.nii.gz").rename(tmp_path / "pred" / "a.nii.gz")
     grouped = [*arguments, "--table", str(people), "--group-by"]
-    assert "--group-by dice: a column of the results has this name" in error_of(capsys, grouped, "dice")
-    assert "'a' is listed with different entries: 'Leuven' and 'Zurich'" in error_of(capsys, grouped, "centre")
+    assert "--group-by dice: a column of the results has this name" in error_of(
+        capsys, grouped, "dice"
+    )
+    assert "'a' is listed with different entries: 'Leuven' and 'Zurich'" in error_of(
+        capsys, grouped, "centre"
+    )
     write_labels(tmp_path / "pred" / "a.nii.gz", row(0, 1))
     (tmp_path / "file").write_text("")
-    assert "cannot be written: Not a directory" in error_of(capsys, arguments, "--chill", "-o", tmp_path / "file")
+    assert "cannot be written: Not a directory" in error_of(
+        capsys, arguments, "--chill", "-o", tmp_path / "file"
+    )
     (tmp_path / "data" / "dataset.json").unlink()
     assert "name it with -djfile" in error_of(capsys, arguments)

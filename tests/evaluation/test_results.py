@@ -1,4 +1,6 @@
-"""What evaluate hands to compare and report: read back as written, checked once, and not older than its files."""
+"""What evaluate hands to compare and report: read back as written, checked once, and not older than
+its files.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ from tests.helpers.evaluation import (
 
 
 def good() -> dict:
-    cases = [made_case(f"case_{n}", {"liver": made_score({"dice": 0.5 + n / 10})}) for n in range(3)]
+    cases = [
+        made_case(f"case_{n}", {"liver": made_score({"dice": 0.5 + n / 10})}) for n in range(3)
+    ]
     return json.loads(json.dumps(to_json(made_evaluation(cases))))
 
 
 def test_read_back_as_written(tmp_path):
-    cases = [made_case(f"case_{n}", {"liver": made_score({"dice": 0.5 + n / 10})}) for n in range(3)]
+    cases = [
+        made_case(f"case_{n}", {"liver": made_score({"dice": 0.5 + n / 10})}) for n in range(3)
+    ]
     made = made_evaluation(cases)
     save_evaluation(tmp_path, made)
     assert read_evaluation(tmp_path / "metrics.json") == made
@@ -43,7 +49,9 @@ def test_averages_are_read_under_their_old_name(tmp_path):
 
 
 def test_a_metric_that_is_newer_than_the_file(tmp_path, capsys):
-    """Results of many trainings stay readable when a metric is added; comparing by it asks for a new evaluation."""
+    """Results of many trainings stay readable when a metric is added; comparing by it asks for a
+    new evaluation.
+    """
     old = good()
     for case in old["cases"]:
         for score in case["leaves"].values():
@@ -53,7 +61,10 @@ def test_a_metric_that_is_newer_than_the_file(tmp_path, capsys):
     assert main(["compare", *arguments, "-o", str(tmp_path / "out")]) == 0
     assert main(["report", *arguments, "-o", str(tmp_path / "out.html")]) == 0
     assert main(["compare", *arguments, "-o", str(tmp_path / "out"), "--metrics", "assd"]) == 1
-    assert "'assd' was not computed for all result sets: evaluate them again with it" in capsys.readouterr().err
+    assert (
+        "'assd' was not computed for all result sets: evaluate them again with it"
+        in capsys.readouterr().err
+    )
 
 
 def changed(path: str, value: object = None) -> dict:
@@ -75,15 +86,39 @@ MALFORMED = {
     "settings is a list": (changed("settings", []), "settings: expected an object, but got []"),
     "cases is a number": (changed("cases", 3), "cases: expected a list, but got 3"),
     "no cases": (changed("cases", []), "no cases"),
-    "a case is a text": (changed("cases/1", "case_1"), "cases[1]: expected an object, but got 'case_1'"),
+    "a case is a text": (
+        changed("cases/1", "case_1"),
+        "cases[1]: expected an object, but got 'case_1'",
+    ),
     "a case twice": (changed("cases/1", good()["cases"][0]), "listed more than once: case_0"),
-    "a leaf without scores": (changed("cases/2/leaves/liver", ...), "case 'case_2': no scores of liver"),
-    "a score is a text": (changed("cases/0/leaves/liver/dice", "0.5"), "leaves.liver.dice: expected a number"),
-    "a score is NaN": (changed("cases/0/leaves/liver/dice", float("nan")), "leaves.liver.dice: expected a number"),
-    "a metric is missing": (changed("cases/0/leaves/liver/dice", ...), "case 'case_0', liver: 'dice' is missing"),
-    "a count is true": (changed("cases/0/leaves/liver/tp", True), "leaves.liver.tp: expected an integer, but got True"),
-    "an unknown outcome": (changed("cases/0/leaves/liver/outcome", "good"), "unknown outcome 'good'"),
-    "an unknown leaf": (changed("cases/0/leaves/liver ", good()["cases"][0]["leaves"]["liver"]), "unknown leaves"),
+    "a leaf without scores": (
+        changed("cases/2/leaves/liver", ...),
+        "case 'case_2': no scores of liver",
+    ),
+    "a score is a text": (
+        changed("cases/0/leaves/liver/dice", "0.5"),
+        "leaves.liver.dice: expected a number",
+    ),
+    "a score is NaN": (
+        changed("cases/0/leaves/liver/dice", float("nan")),
+        "leaves.liver.dice: expected a number",
+    ),
+    "a metric is missing": (
+        changed("cases/0/leaves/liver/dice", ...),
+        "case 'case_0', liver: 'dice' is missing",
+    ),
+    "a count is true": (
+        changed("cases/0/leaves/liver/tp", True),
+        "leaves.liver.tp: expected an integer, but got True",
+    ),
+    "an unknown outcome": (
+        changed("cases/0/leaves/liver/outcome", "good"),
+        "unknown outcome 'good'",
+    ),
+    "an unknown leaf": (
+        changed("cases/0/leaves/liver ", good()["cases"][0]["leaves"]["liver"]),
+        "unknown leaves",
+    ),
     "leaves is a text": (changed("leaves", "liver"), "leaves: expected a list, but got 'liver'"),
     "no averages": (changed("averages/overall/leaves", {}), "averages: 'liver' is missing"),
     "a group is gone": (changed("cases/0/groups", {}), "groups: 'protocol' is missing"),
@@ -97,7 +132,10 @@ MALFORMED = {
 @pytest.mark.parametrize("verb", ["compare", "report"])
 def test_malformed_is_one_line(tmp_path, capsys, kind, verb):
     content, message = MALFORMED[kind]
-    arguments = [save_evaluation(tmp_path / "good", good()), save_evaluation(tmp_path / "bad", content)]
+    arguments = [
+        save_evaluation(tmp_path / "good", good()),
+        save_evaluation(tmp_path / "bad", content),
+    ]
     assert main([verb, *arguments, "-o", str(tmp_path / "out.html")]) == 1
     error = capsys.readouterr().err
     assert message in error
@@ -128,9 +166,15 @@ def test_all_bad_result_sets_are_named(tmp_path, capsys):
 def test_names_may_hold_equal_signs(tmp_path, capsys):
     folder = tmp_path / "epochs=5"
     folder.mkdir()
-    arguments = [f"alpha=2={save_evaluation(tmp_path / 'a', good())}", save_evaluation(folder, good())]
+    arguments = [
+        f"alpha=2={save_evaluation(tmp_path / 'a', good())}",
+        save_evaluation(folder, good()),
+    ]
     assert main(["compare", *arguments, "-o", str(tmp_path / "out")]) == 0
-    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["methods"] == ["alpha=2", "epochs=5"]
+    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["methods"] == [
+        "alpha=2",
+        "epochs=5",
+    ]
     capsys.readouterr()
 
 
@@ -142,7 +186,18 @@ def scored(tmp_path, capsys):
         for method in ("x", "y"):
             write_labels(tmp_path / method / f"{case}.nii.gz", row(0, 1, 2, 0))
     for method in ("x", "y"):
-        assert main(["evaluate", str(tmp_path / "data" / "labelsTs"), str(tmp_path / method), "-np", "1"]) == 0
+        assert (
+            main(
+                [
+                    "evaluate",
+                    str(tmp_path / "data" / "labelsTs"),
+                    str(tmp_path / method),
+                    "-np",
+                    "1",
+                ]
+            )
+            == 0
+        )
     capsys.readouterr()
     return tmp_path
 
@@ -177,7 +232,10 @@ def test_many_methods_are_ranked(tmp_path, capsys):
     folders = []
     for method, level in (("good", 0.9), ("middle", 0.8), ("bad", 0.3)):
         cases = [
-            made_case(f"case_{n}", {leaf: made_score({"dice": level + rng.uniform(0, 0.02)}) for leaf in "ab"})
+            made_case(
+                f"case_{n}",
+                {leaf: made_score({"dice": level + rng.uniform(0, 0.02)}) for leaf in "ab"},
+            )
             for n in range(8)
         ]
         folders.append(save_evaluation(tmp_path / method, made_evaluation(cases)))
@@ -187,4 +245,6 @@ def test_many_methods_are_ranked(tmp_path, capsys):
     assert [rank["mean_rank"] for rank in content["ranks"]] == [1, 2, 3]
     assert [rank["first"] for rank in content["ranks"]] == [1, 0, 0]
     # Demšar (2006): q of three methods at 0.01 is 2.913 (studentised range over the root of 2)
-    assert content["critical_difference"]["dice"] == pytest.approx(2.913 * (3 * 4 / (6 * 8)) ** 0.5, rel=1e-3)
+    assert content["critical_difference"]["dice"] == pytest.approx(
+        2.913 * (3 * 4 / (6 * 8)) ** 0.5, rel=1e-3
+    )

@@ -1,4 +1,6 @@
-"""HD95: by hand, against the definition written slowly, and against surface-distance where it is installed."""
+"""HD95: by hand, against the definition written slowly, and against surface-distance where it is
+installed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt, gaussian_filter
 
-from nnunet_labelset.evaluation.surface import _shells, element_areas, neighbour_codes, surface_distances
+from nnunet_labelset.evaluation.surface import (
+    _shells,
+    element_areas,
+    neighbour_codes,
+    surface_distances,
+)
 
 
 def box(shape, *corners):
@@ -47,7 +54,9 @@ def slow_hd95(a, b, spacing):
     return max(directed)
 
 
-def hd95(reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], percent: float = 95) -> float:
+def hd95(
+    reference: np.ndarray, prediction: np.ndarray, spacing: Sequence[float], percent: float = 95
+) -> float:
     found = surface_distances(reference, prediction, spacing)
     assert found is not None
     return found.percentile(percent)
@@ -64,7 +73,8 @@ def test_shifted_box():
 
 def test_one_voxel():
     a, b = box((9, 9, 9), (0, 1), (0, 1), (0, 1)), box((9, 9, 9), (3, 4), (4, 5), (0, 1))
-    # a voxel has eight elements, at its corners; from a quarter of them the nearest of the other is (3, 4, 0) away
+    # a voxel has eight elements, at its corners; from a quarter of them the nearest of the other is
+    # (3, 4, 0) away
     assert hd95(a, b, (1, 1, 1)) == 5
     assert hd95(a, b, (2, 1, 1)) == round(math.sqrt(36 + 16), 4)
 
@@ -75,7 +85,9 @@ def test_two_pixels_apart_in_2d():
 
 
 def test_small_far_away_part_is_below_five_percent():
-    """One far voxel is less than 5% of the surface of a cube of 10 voxels: it does not count, unlike in the maximum."""
+    """One far voxel is less than 5% of the surface of a cube of 10 voxels: it does not count,
+    unlike in the maximum.
+    """
     a = box((40, 14, 14), (2, 12), (2, 12), (2, 12))
     b = a.copy()
     b[35, 5, 5] = True
@@ -163,7 +175,9 @@ def test_total_area_of_a_large_ball():
 
 
 @settings(max_examples=40, derandomize=True)
-@given(seed=st.integers(0, 2**31), ndim=st.sampled_from([2, 3]), smooth=st.sampled_from([0, 0.7, 1.5]))
+@given(
+    seed=st.integers(0, 2**31), ndim=st.sampled_from([2, 3]), smooth=st.sampled_from([0, 0.7, 1.5])
+)
 def test_equals_the_definition(seed, ndim, smooth):
     rng = np.random.default_rng(seed)
     shape = rng.integers(2, 9, ndim)
@@ -206,12 +220,16 @@ def test_slabs_are_seamless(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr("nnunet_labelset.evaluation.surface.SLAB", 1)
             cut = surface_distances(*arguments)
-        for one, two in zip((*whole.distances, *whole.areas), (*cut.distances, *cut.areas), strict=True):
+        for one, two in zip(
+            (*whole.distances, *whole.areas), (*cut.distances, *cut.areas), strict=True
+        ):
             assert (one == two).all()
 
 
 def test_large_surfaces_are_measured_row_by_row(monkeypatch):
-    """A tree around every piece finds what one tree of all finds, also where the other surface is many rows away."""
+    """A tree around every piece finds what one tree of all finds, also where the other surface is
+    many rows away.
+    """
     rng = np.random.default_rng(3)
     a, b = blob(rng, (60, 20, 20), 2), blob(rng, (60, 20, 20), 2)
     b[:45] = False
@@ -227,7 +245,9 @@ def test_large_surfaces_are_measured_row_by_row(monkeypatch):
 
 
 def slow_distances(masks, spacing, unknown):
-    """Codes corner by corner, and from every element to every other one; axes are those of `surface_distances`."""
+    """Codes corner by corner, and from every element to every other one; axes are those of
+    `surface_distances`.
+    """
     axes = [axis for axis, size in enumerate(masks[0].shape) if size > 1]
     either, near = masks[0] | masks[1], {}
     for axis in axes:
@@ -237,7 +257,9 @@ def slow_distances(masks, spacing, unknown):
     axes = [axis for axis in axes if near[axis] >= 0.5]
     around = [(0, 1) if axis in axes else (0,) for axis in range(unknown.ndim)]
     padding = [(1, 1) if axis in axes else (0, 0) for axis in range(unknown.ndim)]
-    places = list(product(*(range(size + (axis in axes)) for axis, size in enumerate(unknown.shape))))
+    places = list(
+        product(*(range(size + (axis in axes)) for axis, size in enumerate(unknown.shape)))
+    )
     areas, sides = element_areas(tuple(float(spacing[axis]) for axis in axes)), []
     hidden = np.pad(unknown, padding)
     for mask in masks:
@@ -259,9 +281,13 @@ SPACINGS = ((1, 1, 1), (5, 0.7, 0.7), (0.5, 3, 3), (0.8, 0.8, 0.8))
 SHAPES = ((9, 8, 7), (1, 12, 9), (7, 1, 6), (24, 3, 4), (14, 11), (1, 20), (40,))
 
 
-@pytest.mark.parametrize("limits", [{}, {"PIECE": 5, "WHOLE": 2, "SLAB": 9, "SHORT": 0}, {"PIECE": 7, "REACH": 1}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"PIECE": 5, "WHOLE": 2, "SLAB": 9, "SHORT": 0}, {"PIECE": 7, "REACH": 1}]
+)
 def test_all_metrics_equal_all_pairs_of_elements(monkeypatch, limits):
-    """Whichever way a distance is found: beside the element, in one tree, or in trees of a few rows."""
+    """Whichever way a distance is found: beside the element, in one tree, or in trees of a few
+    rows.
+    """
     for name, value in limits.items():
         monkeypatch.setattr(f"nnunet_labelset.evaluation.surface.{name}", value)
     _shells.cache_clear()  # depends on REACH
@@ -281,12 +307,17 @@ def test_all_metrics_equal_all_pairs_of_elements(monkeypatch, limits):
         masks = (a & ~unknown, b & ~unknown)
         if not masks[0].any() or not masks[1].any():
             continue
-        found, expected = surface_distances(*masks, spacing, unknown), slow_distances(masks, spacing, unknown)
+        found, expected = (
+            surface_distances(*masks, spacing, unknown),
+            slow_distances(masks, spacing, unknown),
+        )
         assert (found is None) == (expected is None), (trial, shape, spacing)
         if expected is None:
             continue
         compared += 1
-        for one, two in zip((*found.distances, *found.areas), (*expected[0], *expected[1]), strict=True):
+        for one, two in zip(
+            (*found.distances, *found.areas), (*expected[0], *expected[1]), strict=True
+        ):
             assert one == pytest.approx(two, abs=1e-9), (trial, shape, spacing)
         both = [np.concatenate(side) for side in expected]
         assert found.percentile(100) == pytest.approx(both[0].max(), abs=1e-4)
@@ -294,8 +325,13 @@ def test_all_metrics_equal_all_pairs_of_elements(monkeypatch, limits):
         for tolerance in (0, 1, 4):
             within = both[1][both[0] <= tolerance + 1e-6].sum() / both[1].sum()
             assert found.share_within(tolerance) == pytest.approx(within)
-        for beyond, compare in ((1e-9, np.less_equal), (-1e-9, np.greater_equal)):  # at 95 % itself, either is right
-            directed = [slow_percentile(*side, 0.95 + beyond) for side in zip(*expected, strict=True)]
+        for beyond, compare in (
+            (1e-9, np.less_equal),
+            (-1e-9, np.greater_equal),
+        ):  # at 95 % itself, either is right
+            directed = [
+                slow_percentile(*side, 0.95 + beyond) for side in zip(*expected, strict=True)
+            ]
             assert compare(found.percentile(95), max(directed) + beyond * 1e5)
     assert compared > 40
     _shells.cache_clear()
@@ -342,12 +378,16 @@ def test_areas_equal_surface_distance():
 
     spacing = (0.8, 0.45, 3.3)
     theirs = tables.create_table_neighbour_code_to_surface_area(spacing)
-    reverse = [int(f"{code:08b}"[::-1], 2) for code in range(256)]  # its first corner has the highest bit
+    reverse = [
+        int(f"{code:08b}"[::-1], 2) for code in range(256)
+    ]  # its first corner has the highest bit
     assert element_areas(spacing) == pytest.approx(theirs[reverse])
 
 
 def test_assd_and_nsd_equal_surface_distance(surface_distance):
-    """NSD as MeshMetrics and surface-distance define it: areas of both surfaces; ASSD over both areas together."""
+    """NSD as MeshMetrics and surface-distance define it: areas of both surfaces; ASSD over both
+    areas together.
+    """
     rng = np.random.default_rng(1)
     for trial in range(60):
         ndim = 3 if trial % 3 else 2
@@ -355,19 +395,28 @@ def test_assd_and_nsd_equal_surface_distance(surface_distance):
         a, b = (blob(rng, shape, rng.choice([0, 0.8, 2])) for _ in range(2))
         if not a.any() or not b.any():
             continue
-        theirs, ours = surface_distance.compute_surface_distances(a, b, spacing), surface_distances(a, b, spacing)
+        theirs, ours = (
+            surface_distance.compute_surface_distances(a, b, spacing),
+            surface_distances(a, b, spacing),
+        )
         tolerance = rng.uniform(0.2, 4)
         expected = surface_distance.compute_surface_dice_at_tolerance(theirs, tolerance)
         assert ours.share_within(tolerance) == pytest.approx(expected, abs=1e-6)
         sizes = [theirs[f"surfel_areas_{one}"] for one in ("gt", "pred")]
         distances = [theirs["distances_gt_to_pred"], theirs["distances_pred_to_gt"]]
-        total = sum((d * size).sum() for d, size in zip(distances, sizes, strict=True)) / sum(map(np.sum, sizes))
+        total = sum((d * size).sum() for d, size in zip(distances, sizes, strict=True)) / sum(
+            map(np.sum, sizes)
+        )
         assert ours.mean() == pytest.approx(total, abs=1e-4)
-        assert ours.percentile(100) == pytest.approx(surface_distance.compute_robust_hausdorff(theirs, 100), abs=1e-3)
+        assert ours.percentile(100) == pytest.approx(
+            surface_distance.compute_robust_hausdorff(theirs, 100), abs=1e-3
+        )
 
 
 def voxel_faces(mask, spacing):
-    """MeshMetrics' surface, which VTK calls a surface net without smoothing: the faces of the voxels, `(low, high)`."""
+    """MeshMetrics' surface, which VTK calls a surface net without smoothing: the faces of the
+    voxels, `(low, high)`.
+    """
     padded = np.pad(mask, 1).astype(np.int8)
     low, high = [], []
     for axis in range(3):
@@ -380,19 +429,26 @@ def voxel_faces(mask, spacing):
 
 
 def test_nsd_close_to_meshmetrics(surface_distance):
-    """MeshMetrics measures from the centres of the two triangles of a voxel face to the nearest point of a face."""
+    """MeshMetrics measures from the centres of the two triangles of a voxel face to the nearest
+    point of a face.
+    """
     rng = np.random.default_rng(4)
     apart = []
     for spacing in ((1, 1, 1), (1, 1, 1), (2, 1, 1), (0.8, 0.8, 0.8), (3, 0.8, 0.8)) * 2:
         grid = (np.indices((18, 24, 24)) - 11.5) * np.reshape(spacing, (3, 1, 1, 1))
         radius, shift = rng.uniform(5, 7), rng.normal(size=3)
-        masks = [((grid - move.reshape(3, 1, 1, 1)) ** 2).sum(0) <= radius**2 for move in (np.zeros(3), 2 * shift)]
+        masks = [
+            ((grid - move.reshape(3, 1, 1, 1)) ** 2).sum(0) <= radius**2
+            for move in (np.zeros(3), 2 * shift)
+        ]
         tolerance = rng.uniform(1, 3)
         ours = surface_distances(*masks, spacing).share_within(tolerance)
         theirs = surface_distance.compute_surface_distances(*masks, spacing)
         expected = surface_distance.compute_surface_dice_at_tolerance(theirs, tolerance)
         assert ours == pytest.approx(expected, abs=1e-6)
-        apart.append(ours - nsd_of_faces([voxel_faces(mask, np.array(spacing)) for mask in masks], tolerance))
+        apart.append(
+            ours - nsd_of_faces([voxel_faces(mask, np.array(spacing)) for mask in masks], tolerance)
+        )
     assert np.abs(apart).max() < 0.1
     assert abs(np.mean(apart)) < 0.03
 
@@ -402,7 +458,10 @@ def nsd_of_faces(surfaces, tolerance):
     for (low, high), (other_low, other_high) in (surfaces, surfaces[::-1]):
         size = high - low
         areas = np.where(size > 0, size, 1).prod(1)
-        for share in (1 / 3, 2 / 3):  # centres of the triangles of a face that is cut from corner to corner
+        for share in (
+            1 / 3,
+            2 / 3,
+        ):  # centres of the triangles of a face that is cut from corner to corner
             points = (low + share * size)[:, None]
             nearest = np.clip(points, other_low, other_high)
             distances = np.sqrt(((points - nearest) ** 2).sum(-1)).min(1)
@@ -416,13 +475,22 @@ def test_close_to_monai():
     monai = pytest.importorskip("monai.metrics")
     torch = pytest.importorskip("torch")
     grid = np.indices((40, 40, 40)) - 19.5
-    a, b = (grid**2).sum(0) <= 12**2, ((grid - np.array([3, 0, 0]).reshape(3, 1, 1, 1)) ** 2).sum(0) <= 12**2
+    a, b = (
+        (grid**2).sum(0) <= 12**2,
+        ((grid - np.array([3, 0, 0]).reshape(3, 1, 1, 1)) ** 2).sum(0) <= 12**2,
+    )
     pair = [torch.from_numpy(mask[None, None].astype(np.float32)) for mask in (b, a)]
     found = surface_distances(a, b, (1, 1, 1))
-    assert found.percentile(100) == pytest.approx(float(monai.compute_hausdorff_distance(*pair)), abs=0.5)
-    assert found.percentile(95) == pytest.approx(float(monai.compute_hausdorff_distance(*pair, percentile=95)), abs=0.5)
+    assert found.percentile(100) == pytest.approx(
+        float(monai.compute_hausdorff_distance(*pair)), abs=0.5
+    )
+    assert found.percentile(95) == pytest.approx(
+        float(monai.compute_hausdorff_distance(*pair, percentile=95)), abs=0.5
+    )
     theirs = float(monai.compute_average_surface_distance(*pair, symmetric=True))
     assert found.mean() == pytest.approx(theirs, abs=0.35)
     for tolerance in (1.0, 3.0):
-        theirs = float(monai.compute_surface_dice(*pair, class_thresholds=[tolerance], include_background=True))
+        theirs = float(
+            monai.compute_surface_dice(*pair, class_thresholds=[tolerance], include_background=True)
+        )
         assert found.share_within(tolerance) == pytest.approx(theirs, abs=0.2)

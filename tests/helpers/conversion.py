@@ -42,8 +42,12 @@ def slabs(*values: int, dtype=np.uint8, shape=SHAPE) -> np.ndarray:
     return array
 
 
-def write_case_folder(root: Path, case: str, labels: np.ndarray | None = None, seed: int = 0, **geometry) -> Path:
-    """A case folder; the brain mask is what is labelled if all leaves occur, and else all but the last x."""
+def write_case_folder(
+    root: Path, case: str, labels: np.ndarray | None = None, seed: int = 0, **geometry
+) -> Path:
+    """A case folder; the brain mask is what is labelled if all leaves occur, and else all but the
+    last x.
+    """
     labels = slabs(*range(1, 7)) if labels is None else labels
     mask = np.ones(labels.shape, np.uint8)
     mask[..., -1] = 0
@@ -67,16 +71,25 @@ def names(contract: Contract, labels) -> set[str]:
 def label_sets_of(dataset: Path, case: str, part: str = "Tr") -> np.ndarray:
     """What each voxel may be: an array of frozensets of leaf names."""
     contract = contract_of(dataset)
-    sets = np.array([frozenset(names(contract, labels)) for labels in contract.sets_of(case)], dtype=object)
+    sets = np.array(
+        [frozenset(names(contract, labels)) for labels in contract.sets_of(case)], dtype=object
+    )
     return sets[read_array(dataset / f"labels{part}" / f"{case}.nii.gz")]
 
 
-def write_nnunet(raw: Path, name: str, labels: dict[str, int], cases: dict[str, np.ndarray], **extra) -> Path:
+def write_nnunet(
+    raw: Path, name: str, labels: dict[str, int], cases: dict[str, np.ndarray], **extra
+) -> Path:
     """A plain nnU-Net data set."""
     folder = raw / name
     for number, (case, array) in enumerate(cases.items()):
         write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", random_image(number))
         write_volume(folder / "labelsTr" / f"{case}.nii.gz", array)
-    content = {"channel_names": {"0": "CT"}, "labels": labels, "numTraining": len(cases), "file_ending": ".nii.gz"}
+    content = {
+        "channel_names": {"0": "CT"},
+        "labels": labels,
+        "numTraining": len(cases),
+        "file_ending": ".nii.gz",
+    }
     write_json(folder / "dataset.json", {**content, **extra})
     return folder

@@ -27,7 +27,13 @@ PROTOCOLS = {
 def dataset(cases: dict[str, str], **more: object) -> dict:
     """A dataset.json with the contract of these tests."""
     block = {"version": 1, "protocols": PROTOCOLS, "cases": cases}
-    return {"labels": LABELS, "file_ending": ".nii.gz", "channel_names": {"0": "T2"}, "label_sets": block, **more}
+    return {
+        "labels": LABELS,
+        "file_ending": ".nii.gz",
+        "channel_names": {"0": "T2"},
+        "label_sets": block,
+        **more,
+    }
 
 
 def write_dataset(folder: Path, cases: dict[str, str]) -> Path:
@@ -68,21 +74,51 @@ def made_score(values: Mapping[str, float | None], n_ref: int = 10, **more: obje
 
 def made_case(case: str, leaves: Mapping[str, Score], **more: object) -> Case:
     fields = {
-        **{"protocol": "full", "reference_file": f"ref/{case}.nii.gz", "prediction_file": f"pred/{case}.nii.gz"},
-        **{"shape": (4, 4, 4), "spacing": (1.0, 1.0, 1.0), "known": 100, "known_wrong": 0, "known_wrong_volume": 0.0},
+        **{
+            "protocol": "full",
+            "reference_file": f"ref/{case}.nii.gz",
+            "prediction_file": f"pred/{case}.nii.gz",
+        },
+        **{
+            "shape": (4, 4, 4),
+            "spacing": (1.0, 1.0, 1.0),
+            "known": 100,
+            "known_wrong": 0,
+            "known_wrong_volume": 0.0,
+        },
         **{"files": ((1, 1), (1, 1)), "meaning": "", "groups": {}},
     }
     return Case(case, **{**fields, "leaves": dict(leaves), **more})
 
 
-def made_evaluation(cases: Sequence[Case], metrics: Sequence[str] = ("dice",), **settings: object) -> Evaluation:
+def made_evaluation(
+    cases: Sequence[Case], metrics: Sequence[str] = ("dice",), **settings: object
+) -> Evaluation:
     """An evaluation of cases that no image was read for."""
     given = {
-        **{"reference_folder": "ref", "prediction_folder": "pred", "dataset_json": "dataset.json", "annotated": None},
-        **{"file_ending": ".nii.gz", "metrics": tuple(metrics), "cap": None, "tolerance": {}, **settings},
+        **{
+            "reference_folder": "ref",
+            "prediction_folder": "pred",
+            "dataset_json": "dataset.json",
+            "annotated": None,
+        },
+        **{
+            "file_ending": ".nii.gz",
+            "metrics": tuple(metrics),
+            "cap": None,
+            "tolerance": {},
+            **settings,
+        },
     }
     leaves = list(cases[0].leaves)
-    return evaluation(cases, {name: value for value, name in enumerate(leaves, 1)}, leaves, {}, {}, Settings(**given))
+    return evaluation(
+        cases,
+        {name: value for value, name in enumerate(leaves, 1)},
+        leaves,
+        {},
+        {},
+        Settings(**given),
+    )
 
 
 def save_evaluation(folder: Path, content: Evaluation | dict) -> str:

@@ -8,10 +8,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "nnunet_labelset"
-OUTER = ("trainers", "dataset_conversion")  # folders at the top level that are installed inside the package
+OUTER = (
+    "trainers",
+    "dataset_conversion",
+)  # folders at the top level that are installed inside the package
 
 
-# Floors from the ground up: a module imports from its own room or from a lower floor, never from a neighbour.
+# Floors from the ground up: a module imports from its own room or from a lower floor, never from a
+# neighbour.
 FLOORS = (
     ("errors",),
     ("io",),
@@ -22,7 +26,8 @@ FLOORS = (
     ("trainers", "dataset_conversion"),  # a conversion shows the coverage of what it wrote
     ("report", "study"),
     ("commands",),
-    # The way in: the command, the public names, and the places where names were found before there were rooms.
+    # The way in: the command, the public names, and the places where names were found before there
+    # were rooms.
     ("nnunet_labelset", "cli", "label_sets", "trainer"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -40,7 +45,9 @@ def modules() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """`io` for `nnunet_labelset.io.files`; a module that lies beside the rooms is a room of its own."""
+    """`io` for `nnunet_labelset.io.files`; a module that lies beside the rooms is a room of its
+    own.
+    """
     return module.split(".")[1] if "." in module else module
 
 

@@ -1,6 +1,8 @@
-"""The losses once more, slowly: straight from the definitions, with Python sets and loops over leaves and samples.
+"""The losses once more, slowly: straight from the definitions, with Python sets and loops over
+leaves and samples.
 
-Nothing is shared with the package. Probabilities `(B, C, *S)`, a label-set (frozenset of leaves) for every voxel.
+Nothing is shared with the package. Probabilities `(B, C, *S)`, a label-set (frozenset of leaves)
+for every voxel.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def psi(sets: list[frozenset[int]], leaves: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def dice_terms(kind: str, p: Tensor, sets: list[frozenset[int]], alpha: int) -> list[tuple[Tensor, Tensor]]:
+def dice_terms(
+    kind: str, p: Tensor, sets: list[frozenset[int]], alpha: int
+) -> list[tuple[Tensor, Tensor]]:
     """Per leaf of one sample: intersection and denominator (without epsilon)."""
     leaves = len(p)
     if kind == "leaf":
@@ -47,7 +51,10 @@ def dice_terms(kind: str, p: Tensor, sets: list[frozenset[int]], alpha: int) -> 
     prediction = phi(p, sets) if kind == "marginal" and sets else p
     reference = psi(sets, leaves)
     return [
-        ((prediction[c] * reference[c]).sum(), (reference[c] ** alpha).sum() + (prediction[c] ** alpha).sum())
+        (
+            (prediction[c] * reference[c]).sum(),
+            (reference[c] ** alpha).sum() + (prediction[c] ** alpha).sum(),
+        )
         for c in range(leaves)
     ]
 
@@ -67,7 +74,12 @@ def dice_loss(
         kept = [i for i, one in enumerate(labels) if not (ignore_full_set and len(one) == leaves)]
         samples.append(dice_terms(kind, p[:, kept], [labels[i] for i in kept], alpha))
     if batch_dice:
-        samples = [[(sum(t[0] for t in leaf), sum(t[1] for t in leaf)) for leaf in zip(*samples, strict=True)]]
+        samples = [
+            [
+                (sum(t[0] for t in leaf), sum(t[1] for t in leaf))
+                for leaf in zip(*samples, strict=True)
+            ]
+        ]
     scores = [
         2 * intersection / (denominator + EPSILON)
         for terms in samples
@@ -89,9 +101,14 @@ def cross_entropy(probabilities: Tensor, sets: list[list[frozenset[int]]]) -> Te
 
 
 def focal_loss(
-    probabilities: Tensor, sets: list[list[frozenset[int]]], gamma: float = 2.0, ignore_full_set: bool = False
+    probabilities: Tensor,
+    sets: list[list[frozenset[int]]],
+    gamma: float = 2.0,
+    ignore_full_set: bool = False,
 ) -> Tensor:
-    """The paper's conversion of the focal loss of soft targets, `sum_c q_c (1 - p_c)**gamma * -log p_c`."""
+    """The paper's conversion of the focal loss of soft targets, `sum_c q_c (1 - p_c)**gamma * -log
+    p_c`.
+    """
     leaves = probabilities.shape[1]
     total, voxels = probabilities.sum() * 0, 0
     for p, labels in zip(probabilities.flatten(2), sets, strict=True):

@@ -44,7 +44,11 @@ class Problem:
 
 
 def make_problem(
-    leaves: int, supersets: list[list[int]], batch: int = 2, shape: tuple[int, ...] = (3, 4), seed: int = 0
+    leaves: int,
+    supersets: list[list[int]],
+    batch: int = 2,
+    shape: tuple[int, ...] = (3, 4),
+    seed: int = 0,
 ) -> Problem:
     generator = torch.Generator().manual_seed(seed)
     label_sets = LabelSets.from_superset_map(leaves, dict(enumerate(supersets, leaves)))
@@ -55,7 +59,9 @@ def make_problem(
     return Problem(label_sets, meaning, logits.requires_grad_(), values, label_sets.encode(values))
 
 
-def with_gradient(module: Callable[..., Tensor], logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def with_gradient(
+    module: Callable[..., Tensor], logits: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor]:
     """The loss, and its gradient by the logits."""
     logits = logits.detach().clone().requires_grad_()
     value = module(logits, target)

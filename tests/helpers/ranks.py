@@ -35,10 +35,11 @@ class Run(NamedTuple):
 
 
 def train(rank: int, folder: str, runs: Sequence[Run]) -> None:
-    """What a process does for `nnUNetv2_train DATASET 3d_fullres 0 -tr TRAINER [--c] -num_gpus 2`, for every run.
+    """What a process does for `nnUNetv2_train DATASET 3d_fullres 0 -tr TRAINER [--c] -num_gpus 2`,
+    for every run.
 
-    nnU-Net's worker `run_ddp` takes CUDA for granted in four places: nccl, the device of the process and of the
-    trainer, and the ids of the devices of the network. All else is its code.
+    nnU-Net's worker `run_ddp` takes CUDA for granted in four places: nccl, the device of the
+    process and of the trainer, and the ids of the devices of the network. All else is its code.
     """
     torch.set_num_threads(1)
     os.dup2(os.open(Path(folder, f"stderr_{rank}"), os.O_CREAT | os.O_WRONLY), 2)
@@ -59,7 +60,9 @@ def train(rank: int, folder: str, runs: Sequence[Run]) -> None:
             return trainer
 
         if run.resume and rank == 0:  # the other rank waits for this one in `setup`
-            fold = Path(folder, "results", run.dataset, f"{run.trainer}__nnUNetPlans__3d_fullres", "fold_0")
+            fold = Path(
+                folder, "results", run.dataset, f"{run.trainer}__nnUNetPlans__3d_fullres", "fold_0"
+            )
             (fold / FINAL_CHECKPOINT).unlink()
             (fold / KEPT).rename(fold / LATEST_CHECKPOINT)
         run_training.setup_ddp, run_training.get_trainer_from_args = setup, made
@@ -69,7 +72,9 @@ def train(rank: int, folder: str, runs: Sequence[Run]) -> None:
 
 
 def watch(trainer: Any, record: dict[str, Any], run: Run) -> None:
-    """Note the batches and losses of a trainer, its weights at the end of every epoch, and what it remembers."""
+    """Note the batches and losses of a trainer, its weights at the end of every epoch, and what it
+    remembers.
+    """
     steps = {"train_step": trainer.train_step, "validation_step": trainer.validation_step}
     epoch_end, train_end = trainer.on_epoch_end, trainer.on_train_end
     record.update(train_step=[], validation_step=[], losses=[], epochs=[], weights=[], running=[])
@@ -92,13 +97,17 @@ def watch(trainer: Any, record: dict[str, Any], run: Run) -> None:
         record["epochs"].append(trainer.current_epoch)
         record["weights"].append(weights(trainer.network))
         loss = getattr(trainer.loss, "loss", trainer.loss)
-        record["running"].append({scale: state.clone() for scale, state in getattr(loss, "running", {}).items()})
+        record["running"].append(
+            {scale: state.clone() for scale, state in getattr(loss, "running", {}).items()}
+        )
         epoch_end()
 
     def on_train_end() -> None:
         latest = Path(trainer.output_folder, LATEST_CHECKPOINT)
         if trainer.local_rank == 0 and latest.is_file():
-            shutil.copy(latest, latest.with_name(KEPT))  # of the epoch before the last, as after a kill
+            shutil.copy(
+                latest, latest.with_name(KEPT)
+            )  # of the epoch before the last, as after a kill
         train_end()
         scores = ("dice_per_class_or_region", "mean_fg_dice", "val_losses")
         record["scores"] = [trainer.logger.get_value(key, step=None) for key in scores]
@@ -111,4 +120,6 @@ def watch(trainer: Any, record: dict[str, Any], run: Run) -> None:
 
 
 def weights(network: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in plain_network(network).state_dict().items()}
+    return {
+        name: value.detach().clone() for name, value in plain_network(network).state_dict().items()
+    }

@@ -63,12 +63,20 @@ def volume() -> np.ndarray:
 
 
 def write_study(folder: Path) -> Path:
-    """Two methods on four cases of three protocols, evaluated; the first one misses a part of case `d`."""
+    """Two methods on four cases of three protocols, evaluated; the first one misses a part of case
+    `d`.
+    """
     raw = folder / "Dataset001_Tiny"
     cases = {"a": "full", "b": "left only", EVIL: "merged", "d": "full"}
-    block = {"version": 1, "protocols": PROTOCOLS, "cases": {**cases, "train_1": "full", "train_2": "left only"}}
+    block = {
+        "version": 1,
+        "protocols": PROTOCOLS,
+        "cases": {**cases, "train_1": "full", "train_2": "left only"},
+    }
     raw.mkdir()
-    (raw / "dataset.json").write_text(json.dumps({"labels": LABELS, "label_sets": block, "file_ending": ".nii.gz"}))
+    (raw / "dataset.json").write_text(
+        json.dumps({"labels": LABELS, "label_sets": block, "file_ending": ".nii.gz"})
+    )
     rng = np.random.default_rng(0)
     for number, (case, protocol) in enumerate(cases.items()):
         truth = volume()
@@ -95,6 +103,13 @@ def log(folder: Path, name: str, epochs: dict[int, float]) -> None:
     stamp = "2026-11-16 10:00:00.000000: "
     lines = ["#### header", ""]
     for epoch, value in epochs.items():
-        lines += [f"{stamp} Epoch {epoch} ", f"{stamp} Current learning rate: 0.01 ", f"{stamp} train_loss {value} "]
-        lines += [f"{stamp} val_loss nan ", f"{stamp} Pseudo dice [np.float32(0.5), nan, np.float64(0.25)] "]
+        lines += [
+            f"{stamp} Epoch {epoch} ",
+            f"{stamp} Current learning rate: 0.01 ",
+            f"{stamp} train_loss {value} ",
+        ]
+        lines += [
+            f"{stamp} val_loss nan ",
+            f"{stamp} Pseudo dice [np.float32(0.5), nan, np.float64(0.25)] ",
+        ]
     (folder / name).write_text("\n".join([*lines, f"{stamp} Epoch {max(epochs) + 1} "]) + "\n")

@@ -10,10 +10,16 @@ from nnunet_labelset.io.files import write_json
 from tests.helpers import volumes
 
 LABELS = {"background": 0, "liver": 1, "tumour": 2, "spleen": 3, "ignore": 4}
-PROTOCOLS = {"full": {}, "no_spleen": {"ignore": ["tumour", "spleen"]}, "merged": {"liver": ["liver", "tumour"]}}
+PROTOCOLS = {
+    "full": {},
+    "no_spleen": {"ignore": ["tumour", "spleen"]},
+    "merged": {"liver": ["liver", "tumour"]},
+}
 
 
-def write_volume(path: Path, array: np.ndarray, spacing=(1.0, 1.0, 2.0), origin=(0.0, 0.0, 0.0)) -> None:
+def write_volume(
+    path: Path, array: np.ndarray, spacing=(1.0, 1.0, 2.0), origin=(0.0, 0.0, 0.0)
+) -> None:
     volumes.write_volume(path, array, spacing, origin)
 
 
@@ -38,7 +44,9 @@ def write_dataset(root: Path, ending: str = ".nii.gz") -> Path:
             image = rng.normal(size=(8, 6, 5)).astype(np.float32)
             write_volume(folder / "imagesTr" / f"{name}_0000{ending}", image)
             write_volume(folder / "labelsTr" / f"{name}{ending}", label_map(*present))
-    write_volume(folder / "imagesTs" / f"test_1_0000{ending}", rng.normal(size=(8, 6, 5)).astype(np.float32))
+    write_volume(
+        folder / "imagesTs" / f"test_1_0000{ending}", rng.normal(size=(8, 6, 5)).astype(np.float32)
+    )
     write_volume(folder / "labelsTs" / f"test_1{ending}", label_map(1, 2, 3))
     cases["test_1"] = "full"
     write_json(

@@ -1,4 +1,6 @@
-"""Stands for a command on PATH: records how it was called, and leaves the files that tell a script what is done."""
+"""Stands for a command on PATH: records how it was called, and leaves the files that tell a script
+what is done.
+"""
 
 import json
 import os
@@ -23,11 +25,16 @@ def write(path, text="x"):
 
 # A call that contains this text is interrupted.
 broken = "BREAK" in os.environ and os.environ["BREAK"] in " ".join([name, *words])
-raw, preprocessed, results = (Path(os.environ["nnUNet_" + n]) for n in ("raw", "preprocessed", "results"))
+raw, preprocessed, results = (
+    Path(os.environ["nnUNet_" + n]) for n in ("raw", "preprocessed", "results")
+)
 if name == "nnUNetv2_plan_and_preprocess":
     (folder,) = raw.glob(f"Dataset{int(flag('-d')):03d}_*")
     planned = os.environ.get("PLANNED", "2d 3d_fullres 3d_lowres 3d_cascade_fullres").split()
-    write(preprocessed / folder.name / "nnUNetPlans.json", json.dumps({key: {} for key in planned}, indent=4))
+    write(
+        preprocessed / folder.name / "nnUNetPlans.json",
+        json.dumps({key: {} for key in planned}, indent=4),
+    )
 elif name == "nnUNetv2_preprocess":
     (folder,) = raw.glob(f"Dataset{int(flag('-d')):03d}_*")
     if not broken:
@@ -38,7 +45,9 @@ elif name == "nnUNetv2_train":
     write(folder / "pid", str(os.getpid()))
     if "LINGER" in os.environ:
         time.sleep(600)
-    while len(list(results.rglob("gpu"))) < int(os.environ.get("MEET", 0)):  # side by side, or never
+    while len(list(results.rglob("gpu"))) < int(
+        os.environ.get("MEET", 0)
+    ):  # side by side, or never
         time.sleep(0.05)
     if broken:
         write(folder / "checkpoint_best.pth")
@@ -56,7 +65,10 @@ elif name == "nnUNetv2_predict":
         write(Path(flag("-o")) / f"{case}.npz")
 elif name == "nnUNetv2_ensemble":
     folders = [Path(word) for word in words[1 : words.index("-o")]]
-    write(Path(flag("-o")) / "result.nii.gz", " ".join(str(len(list(folder.glob("*.npz")))) for folder in folders))
+    write(
+        Path(flag("-o")) / "result.nii.gz",
+        " ".join(str(len(list(folder.glob("*.npz")))) for folder in folders),
+    )
 elif name == "nnunet_labelset" and words[0] == "trainers":
     print("/the trainers")
 elif name == "nnunet_labelset" and words[0] == "splits":
@@ -68,15 +80,24 @@ elif name == "nnunet_labelset" and words[0] == "complete":
     for file in ("splits_final.json", f"{flag('-p')}.json"):
         write(preprocessed / folder / file, (preprocessed / flag("-d") / file).read_text())
 elif name == "nnunet_labelset" and words[0] == "evaluate":
-    assert os.environ["nnUNet_extTrainer"].startswith("/the trainers"), os.environ["nnUNet_extTrainer"]
+    assert os.environ["nnUNet_extTrainer"].startswith("/the trainers"), os.environ[
+        "nnUNet_extTrainer"
+    ]
     write(Path(flag("-o")) / "metrics.json")
 elif name == "sbatch":
     job = next(i for i, word in enumerate(words) if word.endswith("run.sh"))
-    tasks = [int(n) for word in words if word.startswith("--array=") for n in word.split("=")[1].split("-")]
+    tasks = [
+        int(n)
+        for word in words
+        if word.startswith("--array=")
+        for n in word.split("=")[1].split("-")
+    ]
     tasks[1:] = [tasks[1] + 1] if tasks else []
     for task in range(*tasks) if tasks else [None]:
         environment = {**os.environ, **({} if task is None else {"SLURM_ARRAY_TASK_ID": str(task)})}
         subprocess.run(["bash", *words[job:]], env=environment, check=True, stdout=sys.stderr)
-    print(sum(1 for line in Path(os.environ["RECORD"]).read_text().splitlines() if "sbatch" in line))
+    print(
+        sum(1 for line in Path(os.environ["RECORD"]).read_text().splitlines() if "sbatch" in line)
+    )
 if broken:
     sys.exit(1)

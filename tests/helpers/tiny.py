@@ -23,16 +23,27 @@ PROTOCOLS = {
     "merged": {"shell": ["shell", "core", "dot"]},
 }
 # case -> protocol; "full" cases may still have ignored voxels
-CASES = {f"full_{i}": "full" for i in range(4)} | {f"part_{i}": "no_core" for i in range(3)} | {"merged_0": "merged"}
+CASES = (
+    {f"full_{i}": "full" for i in range(4)}
+    | {f"part_{i}": "no_core" for i in range(3)}
+    | {"merged_0": "merged"}
+)
 SHAPE = (24, 28, 24)
 
 
-# Gray values of background, shell, core and dot. The scanner of the incomplete cases shows the core as the other one
-# shows the shell: who learns the core from the complete cases alone is wrong there.
-CONTRAST = {"full": (0.0, 1.0, 2.0, 3.0), "no_core": (0.0, 3.0, 1.0, 4.0), "merged": (0.0, 1.0, 2.0, 3.0)}
+# Gray values of background, shell, core and dot. The scanner of the incomplete cases shows the core
+# as the other one shows the shell: who learns the core from the complete cases alone is wrong
+# there.
+CONTRAST = {
+    "full": (0.0, 1.0, 2.0, 3.0),
+    "no_core": (0.0, 3.0, 1.0, 4.0),
+    "merged": (0.0, 1.0, 2.0, 3.0),
+}
 
 
-def volume(seed: int, protocol: str = "full", shape: tuple[int, ...] = SHAPE) -> tuple[np.ndarray, np.ndarray]:
+def volume(
+    seed: int, protocol: str = "full", shape: tuple[int, ...] = SHAPE
+) -> tuple[np.ndarray, np.ndarray]:
     """An image and its complete label map: a shell around a core with a dot in it."""
     rng = np.random.default_rng(seed)
     centre = np.array(shape) / 2 + rng.uniform(-2, 2, len(shape))
@@ -54,7 +65,12 @@ def annotate(labels: np.ndarray, protocol: str) -> np.ndarray:
 
 
 def write_dataset_json(
-    folder: Path, labels: dict[str, int], protocols: dict[str, Any], cases: dict[str, str], /, **changes: Any
+    folder: Path,
+    labels: dict[str, int],
+    protocols: dict[str, Any],
+    cases: dict[str, str],
+    /,
+    **changes: Any,
 ) -> None:
     dataset = {
         "channel_names": {"0": "T2"},
@@ -67,7 +83,9 @@ def write_dataset_json(
     (folder / "dataset.json").write_text(json.dumps(dataset))
 
 
-def write_raw(raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any] = PROTOCOLS) -> Path:
+def write_raw(
+    raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any] = PROTOCOLS
+) -> Path:
     """The data set in nnU-Net raw format, two test images included."""
     folder = raw / NAME
     for seed, (case, protocol) in enumerate(cases.items()):
@@ -85,7 +103,8 @@ def write_raw(raw: Path, cases: dict[str, str] = CASES, protocols: dict[str, Any
     return folder
 
 
-# The same volumes as regions; half of the cases show the outermost contour only. (A contour is a region, not a leaf.)
+# The same volumes as regions; half of the cases show the outermost contour only. (A contour is a
+# region, not a leaf.)
 REGIONS: dict[str, Any] = {
     "labels": {"background": 0, "whole": [1, 2, 3], "inner": [2, 3], "dot": 3, "ignore": 4},
     "regions_class_order": [1, 2, 3],
@@ -93,7 +112,8 @@ REGIONS: dict[str, Any] = {
         "version": 2,
         "leaves": {"background": 0, "shell": 1, "core": 2, "dot": 3},
         "protocols": {"full": {}, "merged": PROTOCOLS["merged"]},
-        "cases": {f"full_{i}": "full" for i in range(4)} | {f"whole_{i}": "merged" for i in range(4)},
+        "cases": {f"full_{i}": "full" for i in range(4)}
+        | {f"whole_{i}": "merged" for i in range(4)},
     },
 }
 
@@ -130,7 +150,10 @@ def shrink_plans(plans: Path) -> None:
         "spacing": [1.5 * s for s in spacing],
         "next_stage": "3d_cascade_fullres",
     }
-    content["configurations"]["3d_cascade_fullres"] = {"inherits_from": "3d_fullres", "previous_stage": "3d_lowres"}
+    content["configurations"]["3d_cascade_fullres"] = {
+        "inherits_from": "3d_fullres",
+        "previous_stage": "3d_lowres",
+    }
     plans.write_text(json.dumps(content))
 
 
@@ -139,7 +162,9 @@ class NNUNet:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.raw, self.preprocessed, self.results = (root / name for name in ("raw", "preprocessed", "results"))
+        self.raw, self.preprocessed, self.results = (
+            root / name for name in ("raw", "preprocessed", "results")
+        )
         for folder in (self.raw, self.preprocessed, self.results):
             folder.mkdir(parents=True, exist_ok=True)
         self.environment = {
@@ -166,17 +191,32 @@ class NNUNet:
             timeout=1800,
         )
         if check and done.returncode:
-            raise AssertionError(f"{command} {arguments} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+            raise AssertionError(
+                f"{command} {arguments} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+            )
         return done
 
-    def train(self, configuration: str, fold: object, trainer: str, *arguments: object, **options: Any) -> str:
+    def train(
+        self, configuration: str, fold: object, trainer: str, *arguments: object, **options: Any
+    ) -> str:
         options.setdefault("nnUNet_n_proc_DA", "0")
         done = self.run(
-            "nnUNetv2_train", 901, configuration, fold, "-tr", trainer, "-device", "cpu", *arguments, **options
+            "nnUNetv2_train",
+            901,
+            configuration,
+            fold,
+            "-tr",
+            trainer,
+            "-device",
+            "cpu",
+            *arguments,
+            **options,
         )
         return done.stdout + done.stderr
 
-    def model_folder(self, trainer: str, configuration: str = "3d_fullres", plans: str = "nnUNetPlans") -> Path:
+    def model_folder(
+        self, trainer: str, configuration: str = "3d_fullres", plans: str = "nnUNetPlans"
+    ) -> Path:
         return self.results / NAME / f"{trainer}__{plans}__{configuration}"
 
 
@@ -184,7 +224,13 @@ def dataset_json(nnunet: NNUNet) -> dict[str, Any]:
     return json.loads((nnunet.preprocessed / NAME / "dataset.json").read_text())
 
 
-def make(nnunet: NNUNet, cls: type, dataset: dict | None = None, fold: Any = 0, configuration: str = "3d_fullres"):
+def make(
+    nnunet: NNUNet,
+    cls: type,
+    dataset: dict | None = None,
+    fold: Any = 0,
+    configuration: str = "3d_fullres",
+):
     """A trainer in this process, as nnUNetv2_train makes it."""
     plans = json.loads((nnunet.preprocessed / NAME / "nnUNetPlans.json").read_text())
     plans["continue_training"] = False

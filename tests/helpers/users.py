@@ -13,7 +13,9 @@ NOBODY = 65534
 
 @contextmanager
 def no_root(folder: Path) -> Iterator[None]:
-    """In this block even root has only the rights of `nobody`, who may enter `folder`; import what it needs before."""
+    """In this block even root has only the rights of `nobody`, who may enter `folder`; import what
+    it needs before.
+    """
     if os.geteuid() != 0:
         yield
         return

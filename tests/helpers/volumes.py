@@ -16,7 +16,9 @@ def write_volume(
     origin: Sequence[float] = (),
     direction: Sequence[float] | None = None,
 ) -> Path:
-    """Write an array (z, y, x); spacing and origin are (x, y, z), cut or filled up to its dimensions."""
+    """Write an array (z, y, x); spacing and origin are (x, y, z), cut or filled up to its
+    dimensions.
+    """
     image = sitk.GetImageFromArray(array, isVector=False)
     dimensions = image.GetDimension()
     image.SetSpacing([float(size) for size in (*spacing, *[1.0] * dimensions)[:dimensions]])

@@ -11,7 +11,15 @@ import sys
 import pytest
 
 from nnunet_labelset import LabelSetError
-from nnunet_labelset.io.files import case_files, check_name, new_file, read_json, write_bytes, write_json, write_text
+from nnunet_labelset.io.files import (
+    case_files,
+    check_name,
+    new_file,
+    read_json,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from tests.helpers.users import no_root
 
 posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -75,13 +83,18 @@ def test_a_file_in_the_way_of_a_folder(tmp_path):
 def test_a_folder_that_is_read_only(tmp_path):
     tmp_path.chmod(0o555)
     try:
-        with no_root(tmp_path), pytest.raises(LabelSetError, match="cannot be written: Permission denied"):
+        with (
+            no_root(tmp_path),
+            pytest.raises(LabelSetError, match="cannot be written: Permission denied"),
+        ):
             write_text(tmp_path / "a.txt", "")
     finally:
         tmp_path.chmod(0o755)
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="a folder in which nobody can make files")
+@pytest.mark.skipif(
+    not os.path.isdir("/proc/self"), reason="a folder in which nobody can make files"
+)
 def test_a_folder_in_which_even_root_cannot_write():
     with pytest.raises(LabelSetError, match=r"/proc/self/a\.txt: cannot be written: "):
         write_text("/proc/self/a.txt", "")
@@ -98,7 +111,8 @@ from nnunet_labelset.io.volume import write_voxels
 
 voxels = np.random.default_rng(0).normal(size=(40, 40, 40))
 place = Place((40, 40, 40), (1.0,) * 3, (0.0,) * 3, (1.0, 0, 0, 0, 1, 0, 0, 0, 1))
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing beyond the limit is then an error, as with a full disk
+# writing beyond the limit is then an error, as with a full disk
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 for write in (
     lambda path: write_text(path, "x" * 200_000),
@@ -115,7 +129,9 @@ for write in (
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="limits of POSIX")
 def test_a_full_disk_is_one_line_and_nothing_is_left(tmp_path):
     """ITK reports nothing when a write fails: what it left is read back."""
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     text, volume = done.stdout.strip().splitlines()
     assert "a.nii.gz: cannot be written: File too large" in text
     assert "a.nii.gz: cannot be written, perhaps the disk is full" in volume

@@ -1,4 +1,6 @@
-"""Work in spawned processes: results, a worker that dies, and an interrupt that leaves nothing behind."""
+"""Work in spawned processes: results, a worker that dies, and an interrupt that leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ if __name__ == "__mp_main__" and moment == "importing":
     Path(folder, "importing").touch()
     wait()
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
+    # a shell ignores it for what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if moment == "starting":
         start = multiprocessing.context.SpawnProcess.start
 
@@ -86,11 +89,15 @@ def test_a_worker_that_dies_is_an_error():
 
 
 def start(folder: Path, moment: str) -> subprocess.Popen:
-    """Twenty items for two workers, each of which waits for the file `go`; then wait for the moment to interrupt."""
+    """Twenty items for two workers, each of which waits for the file `go`; then wait for the moment
+    to interrupt.
+    """
     script = folder / "work.py"
     script.write_text(WORK)
     command = [sys.executable, str(script), str(folder), moment]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
     files = {"working": "begun_*", "importing": "importing"}
     while moment in files and not list(folder.glob(files[moment])):
         assert process.poll() is None
@@ -98,10 +105,14 @@ def start(folder: Path, moment: str) -> subprocess.Popen:
     return process
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends a signal to a process group, as a terminal does")
+@pytest.mark.skipif(
+    os.name != "posix", reason="sends a signal to a process group, as a terminal does"
+)
 @pytest.mark.parametrize("moment", ["working", "importing", "starting"])
 def test_interrupt(tmp_path, moment):
-    """At every moment: what was begun is finished, nothing else is begun, and nobody prints a traceback."""
+    """At every moment: what was begun is finished, nothing else is begun, and nobody prints a
+    traceback.
+    """
     process = start(tmp_path, moment)
     if moment != "starting":  # it interrupts itself, in the middle of starting a worker
         os.killpg(process.pid, signal.SIGINT)
@@ -109,20 +120,27 @@ def test_interrupt(tmp_path, moment):
     assert process.stderr.readline().startswith(b"interrupted: finishing the cases at work")
     (tmp_path / "go").touch()
     output, errors = process.communicate(timeout=300)
-    begun, done = ({path.name.split("_")[1] for path in tmp_path.glob(f"{what}_*")} for what in ("begun", "done"))
+    begun, done = (
+        {path.name.split("_")[1] for path in tmp_path.glob(f"{what}_*")}
+        for what in ("begun", "done")
+    )
     assert begun == done
     assert len(begun) <= 5  # the two at work, and what waited in the queue of the workers
     assert (output, errors) == (b"stopped\n", b"")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="sends a signal to a process group, as a terminal does")
+@pytest.mark.skipif(
+    os.name != "posix", reason="sends a signal to a process group, as a terminal does"
+)
 def test_a_second_interrupt_does_not_wait(tmp_path):
     process = start(tmp_path, "working")
     os.killpg(process.pid, signal.SIGINT)
     assert process.stderr is not None
     assert process.stderr.readline().startswith(b"interrupted")
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=300)  # nobody ever says `go`; ends when the last worker has ended
+    output, errors = process.communicate(
+        timeout=300
+    )  # nobody ever says `go`; ends when the last worker has ended
     assert output == b"stopped\n"
     assert not list(tmp_path.glob("done_*"))
     assert b"Traceback" not in errors

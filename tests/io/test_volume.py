@@ -22,14 +22,18 @@ AFFINE = np.diag([-1.0, -2.0, 3.0, 1.0])  # spacing 1, 2, 3 without rotation, as
 
 
 def test_the_place_is_that_of_itk(tmp_path):
-    """ITK is asked about the header alone, once for files of one place: the answer is that about the whole file."""
+    """ITK is asked about the header alone, once for files of one place: the answer is that about
+    the whole file.
+    """
     rng = np.random.default_rng(0)
     refused = 0
     for number in range(120):
         affine = np.eye(4)
         affine[:3, :3] = np.linalg.qr(rng.normal(size=(3, 3)))[0] * rng.uniform(0.5, 3, 3)
         affine[:3, 3] = rng.normal(0, 100, 3)
-        affine[:3, :3] += rng.normal(0, 10.0 ** -rng.integers(2, 8), (3, 3))  # not quite orthonormal
+        affine[:3, :3] += rng.normal(
+            0, 10.0 ** -rng.integers(2, 8), (3, 3)
+        )  # not quite orthonormal
         shape = tuple(rng.integers(1, 5, rng.choice([2, 3, 4])))
         header = nibabel.Nifti1Header(endianness=str(rng.choice(["<", ">"])))
         header.set_data_dtype(str(rng.choice(["u1", "i2", "f4", "f8"])))
@@ -37,10 +41,14 @@ def test_the_place_is_that_of_itk(tmp_path):
         header.set_qform(affine, int(rng.integers(0, 3)))
         header.set_sform(affine, int(rng.integers(0, 3)))
         header["qoffset_x"] += rng.choice([0, 0.001, 5])
-        header["pixdim"][rng.integers(1, 4)] *= rng.choice([1, 1, 1, -1])  # nibabel mends this when it reads
+        header["pixdim"][rng.integers(1, 4)] *= rng.choice(
+            [1, 1, 1, -1]
+        )  # nibabel mends this when it reads
         header["vox_offset"] = 352
         path = tmp_path / f"{number}.nii"
-        path.write_bytes(header.binaryblock + bytes(4 + int(np.prod(shape)) * header.get_data_dtype().itemsize))
+        path.write_bytes(
+            header.binaryblock + bytes(4 + int(np.prod(shape)) * header.get_data_dtype().itemsize)
+        )
         reader = sitk.ImageFileReader()
         reader.SetFileName(str(path))
         try:
@@ -75,7 +83,9 @@ def change_size(path, target, size):
 
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".mha", ".nrrd"])
 def test_round_trip(tmp_path, ending):
-    place = Place((6, 5, 4), (1.0, 2.0, 3.0), (7.0, 8.0, 9.0), (0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, -1.0))
+    place = Place(
+        (6, 5, 4), (1.0, 2.0, 3.0), (7.0, 8.0, 9.0), (0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, -1.0)
+    )
     write_voxels(tmp_path / f"a{ending}", VOXELS, place)
     voxels, found = read_voxels(tmp_path / f"a{ending}")
     np.testing.assert_array_equal(voxels, VOXELS)
@@ -85,8 +95,12 @@ def test_round_trip(tmp_path, ending):
 
 @pytest.mark.parametrize("ending", [".nii", ".nii.gz"])
 def test_a_header_that_promises_too_much_is_refused_before_memory_is_asked_for(tmp_path, ending):
-    path = change_size(write(tmp_path / "a.nii.gz"), tmp_path / f"huge{ending}", (32000, 32000, 32000))
-    with pytest.raises(LabelSetError, match=rf"huge{ending}: cut off: its header promises 65536000000352 bytes"):
+    path = change_size(
+        write(tmp_path / "a.nii.gz"), tmp_path / f"huge{ending}", (32000, 32000, 32000)
+    )
+    with pytest.raises(
+        LabelSetError, match=rf"huge{ending}: cut off: its header promises 65536000000352 bytes"
+    ):
         read_voxels(path)
 
 
@@ -97,10 +111,16 @@ def test_a_size_of_zero_or_less(tmp_path):
 
 
 def test_a_gzip_bomb_costs_no_memory(tmp_path, monkeypatch):
-    """Behind the voxels the file goes on for 64 megabytes: no more than the header promises is unpacked."""
+    """Behind the voxels the file goes on for 64 megabytes: no more than the header promises is
+    unpacked.
+    """
     plain = gzip.decompress(write(tmp_path / "a.nii.gz").read_bytes())
     pack = zlib.compressobj(9, wbits=31)
-    parts = [pack.compress(plain), *(pack.compress(bytes(1 << 20)) for _ in range(64)), pack.flush()]
+    parts = [
+        pack.compress(plain),
+        *(pack.compress(bytes(1 << 20)) for _ in range(64)),
+        pack.flush(),
+    ]
     (tmp_path / "bomb.nii.gz").write_bytes(b"".join(parts))
     taken = []
     make = zlib.decompressobj
@@ -132,13 +152,17 @@ def test_several_parts_of_a_gzip_file_are_one_volume(tmp_path):
 @pytest.mark.parametrize("ending", [".hdr", ".img", ".mhd", ".nhdr"])
 def test_pairs_of_files_are_not_written(tmp_path, ending):
     """Only the first of the two would get its name."""
-    place = Place(VOXELS.shape[::-1], (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), tuple(np.eye(3).ravel().tolist()))
+    place = Place(
+        VOXELS.shape[::-1], (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), tuple(np.eye(3).ravel().tolist())
+    )
     with pytest.raises(LabelSetError, match="such images are two files"):
         write_voxels(tmp_path / f"a{ending}", VOXELS, place)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("ending", [".nii", ".nii.gz", ".hdr", ".img", ".gipl", ".gipl.gz", ".mha", ".nrrd"])
+@pytest.mark.parametrize(
+    "ending", [".nii", ".nii.gz", ".hdr", ".img", ".gipl", ".gipl.gz", ".mha", ".nrrd"]
+)
 def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
     path = tmp_path / f"a{ending}"
     sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(path))
@@ -149,13 +173,17 @@ def test_what_is_cut_off_is_not_read_as_zeros(tmp_path, ending):
         read_voxels(path)
 
 
-@pytest.mark.parametrize("layout", ["itk", "itk, zipped", "tifffile", "big", "zipped", "big-endian"])
+@pytest.mark.parametrize(
+    "layout", ["itk", "itk, zipped", "tifffile", "big", "zipped", "big-endian"]
+)
 def test_no_slice_of_a_tif_is_lost(tmp_path, layout):
     """Wherever a file of several pages is cut: all of it is read, or nothing."""
     whole, cut = tmp_path / "whole.tif", tmp_path / "cut.TIF"
     voxels = VOXELS.astype(np.uint16)
     if layout.startswith("itk"):
-        sitk.WriteImage(sitk.GetImageFromArray(voxels), str(whole), useCompression=layout.endswith("zipped"))
+        sitk.WriteImage(
+            sitk.GetImageFromArray(voxels), str(whole), useCompression=layout.endswith("zipped")
+        )
     else:
         options = {
             "big": {"bigtiff": True},
@@ -180,14 +208,18 @@ def test_a_cut_tif_is_named_with_its_page(tmp_path):
     sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "a.tif"))
     content = (tmp_path / "a.tif").read_bytes()
     (tmp_path / "a.tif").write_bytes(content[: len(content) // 2])
-    with pytest.raises(LabelSetError, match=r"a\.tif: cut off: page \d lies at byte \d+, but the file has \d+"):
+    with pytest.raises(
+        LabelSetError, match=r"a\.tif: cut off: page \d lies at byte \d+, but the file has \d+"
+    ):
         read_voxels(tmp_path / "a.tif")
 
 
 def test_a_format_that_says_nothing_when_it_is_cut_off_is_refused(tmp_path):
     sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "a.vtk"))
     before = locale.setlocale(locale.LC_ALL)
-    with pytest.raises(LabelSetError, match=r"a\.vtk: nobody would notice .*: save it as \.nii\.gz"):
+    with pytest.raises(
+        LabelSetError, match=r"a\.vtk: nobody would notice .*: save it as \.nii\.gz"
+    ):
         read_voxels(tmp_path / "a.vtk")
     assert locale.setlocale(locale.LC_ALL) == before  # ITK's reader changes it
 

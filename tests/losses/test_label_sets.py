@@ -67,7 +67,9 @@ def meaning_of(sets: LabelSets, index: int) -> set[int]:
 )
 def test_encode_equals_a_look_up_per_voxel(cases, shape, seed):
     sets = LabelSets.from_dataset_json(DATASET)
-    target = torch.randint(4, (len(cases), 1, *shape), generator=torch.Generator().manual_seed(seed))
+    target = torch.randint(
+        4, (len(cases), 1, *shape), generator=torch.Generator().manual_seed(seed)
+    )
     encoded = sets.encode(target, cases)
     assert encoded.dtype == torch.int64
     assert encoded.shape == target.shape
@@ -81,7 +83,16 @@ def test_encode_equals_a_look_up_per_voxel(cases, shape, seed):
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64],
+    [
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    ],
 )
 def test_encode_takes_any_integers(dtype):
     sets = LabelSets.from_dataset_json(DATASET)
@@ -128,7 +139,9 @@ def test_superset_map_of_the_authors():
     sets = LabelSets.from_superset_map(9, {10: [5, 6, 7, 8], 9: [4, 5, 6, 7, 8]})
     assert sets.membership.shape == (11, 9)
     assert sets.leaf_names == tuple("012345678")
-    assert [meaning_of(sets, int(i)) for i in sets.encode(torch.tensor([[[9, 10, 3]]])).flatten()] == [
+    assert [
+        meaning_of(sets, int(i)) for i in sets.encode(torch.tensor([[[9, 10, 3]]])).flatten()
+    ] == [
         {4, 5, 6, 7, 8},
         {5, 6, 7, 8},
         {3},
@@ -148,7 +161,10 @@ def test_superset_that_is_a_leaf_or_a_repetition():
     [
         ((1, {}), "`num_leaves` to be at least 2, but got 1"),
         ((3, {2: [0, 1]}), r"expected the values \[3\], but got \[2\]"),
-        ((3, {3: []}), r"'superset_map', value 3: expected at least one leaf of 0\.\.2, but got \[\]"),
+        (
+            (3, {3: []}),
+            r"'superset_map', value 3: expected at least one leaf of 0\.\.2, but got \[\]",
+        ),
         ((3, {3: [1, 3]}), r"value 3: expected at least one leaf of 0\.\.2, but got \[1, 3\]"),
         ((3, {3: [-1, 1]}), r"value 3: expected .*, but got \[-1, 1\]"),
         ((3, {4: [0, 1]}), r"expected the values \[3\], but got \[4\]"),
@@ -162,7 +178,9 @@ def test_bad_superset_map(arguments, message):
 
 @pytest.mark.parametrize("labels", [[], [-1], [0, 2]])
 def test_bad_label_sets_by_hand(labels):
-    with pytest.raises(LabelSetError, match=r"protocol 'p', value 1: expected at least one leaf of 0\.\.1, but got"):
+    with pytest.raises(
+        LabelSetError, match=r"protocol 'p', value 1: expected at least one leaf of 0\.\.1, but got"
+    ):
         LabelSets(["a", "b"], {"p": [[0], labels]}, None)
 
 

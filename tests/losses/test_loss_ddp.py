@@ -18,11 +18,17 @@ from tests.helpers.problems import DICE, SUMS
 
 BATCHES = (slice(0, 1), slice(1, 3))  # unequal on purpose
 SECONDS = 600
-LOSSES = {f"{kind}, alpha {alpha}": (loss, alpha) for kind, loss in {**DICE, **SUMS}.items() for alpha in (1, 2)}
+LOSSES = {
+    f"{kind}, alpha {alpha}": (loss, alpha)
+    for kind, loss in {**DICE, **SUMS}.items()
+    for alpha in (1, 2)
+}
 
 
 def make_batch() -> tuple[LabelSets, torch.Tensor, torch.Tensor]:
-    """Three samples of three protocols: full annotation, one union, another union and ignored voxels."""
+    """Three samples of three protocols: full annotation, one union, another union and ignored
+    voxels.
+    """
     label_sets = LabelSets.from_superset_map(4, {4: [2, 3], 5: [0, 1], 6: [0, 1, 2, 3]})
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(3, 2, 5, 4, 3, generator=generator, dtype=torch.float64)
@@ -41,7 +47,9 @@ def make_network() -> nn.Module:
 def rank_main(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     limit = timedelta(seconds=SECONDS)
-    dist.init_process_group("gloo", f"file://{folder}/rendezvous", limit, world_size=len(BATCHES), rank=rank)
+    dist.init_process_group(
+        "gloo", f"file://{folder}/rendezvous", limit, world_size=len(BATCHES), rank=rank
+    )
     try:
         label_sets, images, target = make_batch()
         network = DistributedDataParallel(make_network())
@@ -74,7 +82,9 @@ def run_ranks(folder: Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_two_ranks_equal_the_joined_batch(tmp_path):
-    """nnU-Net's convention: Dice over all ranks, cross entropy averaged per rank, then over the ranks."""
+    """nnU-Net's convention: Dice over all ranks, cross entropy averaged per rank, then over the
+    ranks.
+    """
     ranks = run_ranks(tmp_path)
     label_sets, images, target = make_batch()
     network = make_network()
@@ -86,13 +96,20 @@ def test_two_ranks_equal_the_joined_batch(tmp_path):
         dice = dice_only(logits, target)
         entropies = [torch.zeros(())] * len(BATCHES)
         if is_sum:
-            entropies = [loss(label_sets, alpha, weight_dice=0.0)(logits[batch], target[batch]) for batch in BATCHES]
+            entropies = [
+                loss(label_sets, alpha, weight_dice=0.0)(logits[batch], target[batch])
+                for batch in BATCHES
+            ]
         total = dice + sum(entropies) / len(BATCHES)
         expected = torch.autograd.grad(total, list(network.parameters()), retain_graph=True)
         for results, entropy in zip(ranks, entropies, strict=True):
             value, gradients = results[name]
-            torch.testing.assert_close(value, (dice + entropy).detach(), msg=lambda text, name=name: f"{name}: {text}")
-            torch.testing.assert_close(gradients, list(expected), msg=lambda text, name=name: f"{name}: {text}")
+            torch.testing.assert_close(
+                value, (dice + entropy).detach(), msg=lambda text, name=name: f"{name}: {text}"
+            )
+            torch.testing.assert_close(
+                gradients, list(expected), msg=lambda text, name=name: f"{name}: {text}"
+            )
 
 
 def test_ranks_matter():

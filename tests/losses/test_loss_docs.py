@@ -16,7 +16,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def snippets(page: str, language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    found = re.findall(
+        rf"^```{language}\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert found
     return found
 

@@ -26,12 +26,16 @@ def assert_same(module, naive, problem):
     value = module(problem.logits, problem.target)
     expected = naive(problem.logits.softmax(1))
     torch.testing.assert_close(value, expected)
-    gradient, expected_gradient = (torch.autograd.grad(x, problem.logits)[0] for x in (value, expected))
+    gradient, expected_gradient = (
+        torch.autograd.grad(x, problem.logits)[0] for x in (value, expected)
+    )
     torch.testing.assert_close(gradient, expected_gradient, atol=1e-9, rtol=1e-6)
     single = problem.logits.detach().float().requires_grad_()
     value = module(single, problem.target.to(torch.int16))
     torch.testing.assert_close(value, expected.float())
-    torch.testing.assert_close(torch.autograd.grad(value, single)[0], gradient.float(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.autograd.grad(value, single)[0], gradient.float(), atol=1e-6, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("kind", DICE)
@@ -66,7 +70,12 @@ def test_entropy(kind, problem, gamma):
 
 @pytest.mark.parametrize("kind", SUMS)
 @settings(max_examples=10, derandomize=True)
-@given(problem=problems(), options=dice_options, gamma=st.sampled_from([1.0, 2.0]), weight=st.sampled_from([0.0, 0.3]))
+@given(
+    problem=problems(),
+    options=dice_options,
+    gamma=st.sampled_from([1.0, 2.0]),
+    weight=st.sampled_from([0.0, 0.3]),
+)
 def test_sums(kind, problem, options, gamma, weight):
     dice, entropy = kind
     sets = problem.sets
@@ -88,7 +97,8 @@ def test_sum_without_dice_is_its_entropy(kind):
     problem = make_problem(*OVERLAPPING)
     module = SUMS[kind](problem.label_sets, weight_dice=0.0)
     torch.testing.assert_close(
-        module(problem.logits, problem.target), ENTROPY[kind[1]](problem.label_sets)(problem.logits, problem.target)
+        module(problem.logits, problem.target),
+        ENTROPY[kind[1]](problem.label_sets)(problem.logits, problem.target),
     )
 
 
@@ -99,7 +109,9 @@ def test_phi_and_psi(problem):
     phi = losses.marginalize(p, problem.target, problem.label_sets)
     psi = losses.soft_target(problem.target, problem.label_sets, torch.float64)
     for sample, sets in enumerate(problem.sets):
-        torch.testing.assert_close(phi[sample].flatten(1), naive_losses.phi(p[sample].flatten(1), sets))
+        torch.testing.assert_close(
+            phi[sample].flatten(1), naive_losses.phi(p[sample].flatten(1), sets)
+        )
         torch.testing.assert_close(psi[sample].flatten(1), naive_losses.psi(sets, p.shape[1]))
 
 

@@ -1,4 +1,6 @@
-"""Numbers that are hard for floating point: large logits, huge or empty volumes, certain and unannotated voxels."""
+"""Numbers that are hard for floating point: large logits, huge or empty volumes, certain and
+unannotated voxels.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ import torch
 from nnunet_labelset import losses
 from nnunet_labelset.losses.engine import cpu, make_tables, voxel_sums
 from nnunet_labelset.losses.label_sets import LabelSets
-from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, DICE, OVERLAPPING, SUMS, make_problem, with_gradient
+from tests.helpers.problems import (
+    ALL,
+    BREAKS_THE_AXIOM,
+    DICE,
+    OVERLAPPING,
+    SUMS,
+    make_problem,
+    with_gradient,
+)
 
 
 @pytest.mark.parametrize("loss", ALL)
@@ -35,7 +45,9 @@ def test_large_logits(loss, dtype, size):
 @pytest.mark.parametrize("gap", [60.0, 200.0, 1e4])
 @pytest.mark.parametrize("loss", [losses.MarginalCrossEntropyLoss, losses.MarginalFocalLoss])
 def test_gradient_survives_a_logit_gap(gap, loss):
-    """All certainty on the wrong leaf: the slope is 1, where an epsilon in the logarithm would make it vanish."""
+    """All certainty on the wrong leaf: the slope is 1, where an epsilon in the logarithm would make
+    it vanish.
+    """
     label_sets = LabelSets.from_superset_map(3, {3: [0, 1]})
     logits = torch.tensor([-gap, -gap, 0.0]).view(1, 3, 1)
     value, gradient = with_gradient(loss(label_sets), logits, torch.tensor([[[3]]]))
@@ -46,7 +58,9 @@ def test_gradient_survives_a_logit_gap(gap, loss):
 def test_second_best_leaf_of_a_set_gets_its_share_at_a_large_gap():
     label_sets = LabelSets.from_superset_map(3, {3: [0, 1]})
     logits = torch.tensor([-150.0, -151.0, 0.0]).view(1, 3, 1)
-    _, gradient = with_gradient(losses.MarginalCrossEntropyLoss(label_sets), logits, torch.tensor([[[3]]]))
+    _, gradient = with_gradient(
+        losses.MarginalCrossEntropyLoss(label_sets), logits, torch.tensor([[[3]]])
+    )
     share = torch.softmax(torch.tensor([0.0, -1.0]), 0)
     torch.testing.assert_close(gradient.flatten(), torch.tensor([-share[0], -share[1], 1.0]))
 
@@ -56,10 +70,14 @@ def test_second_best_leaf_of_a_set_gets_its_share_at_a_large_gap():
 @pytest.mark.parametrize("batch_dice", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1e3])
 def test_only_unannotated_voxels(loss, alpha, batch_dice, scale):
-    """Finite, and exactly zero gradient: 2000 rounding errors of the softmax are not allowed to train the network."""
+    """Finite, and exactly zero gradient: 2000 rounding errors of the softmax are not allowed to
+    train the network.
+    """
     problem = make_problem(*OVERLAPPING, shape=(20, 100))
     full = int(problem.label_sets.membership.all(1).nonzero())
-    module = loss(problem.label_sets, **({"alpha": alpha, "batch_dice": batch_dice} if loss.dice else {}))
+    module = loss(
+        problem.label_sets, **({"alpha": alpha, "batch_dice": batch_dice} if loss.dice else {})
+    )
     logits = scale * problem.logits.detach().float()
     value, gradient = with_gradient(module, logits, torch.full_like(problem.target, full))
     assert value.isfinite()
@@ -75,7 +93,9 @@ def test_unannotated_voxels_have_no_gradient_beside_annotated_ones():
     for loss in ALL:
         if loss in BREAKS_THE_AXIOM:
             continue
-        _, gradient = with_gradient(loss(problem.label_sets), problem.logits.detach().float(), problem.target)
+        _, gradient = with_gradient(
+            loss(problem.label_sets), problem.logits.detach().float(), problem.target
+        )
         assert not gradient[ignored].any(), loss
         assert gradient[~ignored].any()
 
@@ -94,7 +114,9 @@ def test_ignore_full_set_of_only_unannotated_voxels(kind):
 @pytest.mark.parametrize("index", [0, 3, 5])
 def test_patch_of_one_value_and_absent_leaves(loss, index):
     problem = make_problem(*OVERLAPPING)
-    value, gradient = with_gradient(loss(problem.label_sets), problem.logits, torch.full_like(problem.target, index))
+    value, gradient = with_gradient(
+        loss(problem.label_sets), problem.logits, torch.full_like(problem.target, index)
+    )
     assert value.isfinite()
     assert gradient.isfinite().all()
     # Without a single annotated voxel Leaf-Dice and mean-class Dice have nothing to say.
@@ -103,7 +125,9 @@ def test_patch_of_one_value_and_absent_leaves(loss, index):
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 1.5, 2.0])
 def test_focal_loss_where_rounding_leaves_more_than_all_probability(gamma):
-    """Probabilities in float32 may add up to 1.0000001, and a fractional power of -1e-7 is not a number."""
+    """Probabilities in float32 may add up to 1.0000001, and a fractional power of -1e-7 is not a
+    number.
+    """
     label_sets = make_problem(*OVERLAPPING).label_sets
     logits = torch.randn(1, 4, 30000, generator=torch.Generator().manual_seed(0))
     assert (logits.softmax(1).sum(1) > 1).any()
@@ -116,21 +140,35 @@ def test_focal_loss_where_rounding_leaves_more_than_all_probability(gamma):
 
 @pytest.mark.parametrize("constant", [None, 0.3, 2.3])
 def test_sums_over_200_cubed_voxels(constant):
-    """Float32 sums of 8 million probabilities, also of equal ones, which would all be rounded in the same direction."""
+    """Float32 sums of 8 million probabilities, also of equal ones, which would all be rounded in
+    the same direction.
+    """
     label_sets = LabelSets.from_superset_map(2, {2: [0, 1]})
     gap = (
-        torch.randn(200**3, generator=torch.Generator().manual_seed(0)) if constant is None else torch.tensor(constant)
+        torch.randn(200**3, generator=torch.Generator().manual_seed(0))
+        if constant is None
+        else torch.tensor(constant)
     )
     logits = torch.zeros(1, 2, 200**3)
     logits[0, 1] = gap
     target = torch.zeros(1, 1, 200**3, dtype=torch.int64)
     target[..., 1::2] = 1
-    tables = make_tables(label_sets.membership, losses.leaf_dice, gamma=0.0).to(logits.device, logits.dtype)
+    tables = make_tables(label_sets.membership, losses.leaf_dice, gamma=0.0).to(
+        logits.device, logits.dtype
+    )
     sums = voxel_sums(logits, target, tables)
     p = torch.sigmoid(gap.double()).expand(200**3)
     first, second = 1 - p[::2], p[1::2]
-    exact = [((1 - p) ** 2).sum(), (p**2).sum(), first.sum(), second.sum(), first.log().sum() + second.log().sum()]
-    for value, expected in zip(torch.cat([*sums[:2], sums.negative_entropy], 1)[0], exact, strict=True):
+    exact = [
+        ((1 - p) ** 2).sum(),
+        (p**2).sum(),
+        first.sum(),
+        second.sum(),
+        first.log().sum() + second.log().sum(),
+    ]
+    for value, expected in zip(
+        torch.cat([*sums[:2], sums.negative_entropy], 1)[0], exact, strict=True
+    ):
         assert float(value) == pytest.approx(float(expected), rel=1e-5)
     assert sums.reference[0].tolist() == [4e6, 4e6]
     assert sums.voxels[0].tolist() == [8e6]

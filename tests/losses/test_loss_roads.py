@@ -1,4 +1,6 @@
-"""The roads of the engine give one answer: chunks on threads, plain PyTorch for devices, with and without parts."""
+"""The roads of the engine give one answer: chunks on threads, plain PyTorch for devices, with and
+without parts.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +36,16 @@ def problem():
 @pytest.mark.parametrize("loss", ALL)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
 def test_roads_agree(loss, dtype, problem, as_on_a_device):
-    value, gradient = with_gradient(loss(problem.label_sets), problem.logits.to(dtype), problem.target)
+    value, gradient = with_gradient(
+        loss(problem.label_sets), problem.logits.to(dtype), problem.target
+    )
     expected, expected_gradient = EXPECTED[loss]
     tolerance = {torch.float64: 1e-9, torch.float32: 1e-5, torch.float16: 1e-2}[dtype]
     torch.testing.assert_close(value.double(), expected, rtol=tolerance, atol=0)
     largest = float(expected_gradient.abs().max())
-    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=0, atol=tolerance * largest)
+    torch.testing.assert_close(
+        gradient.double(), expected_gradient, rtol=0, atol=tolerance * largest
+    )
 
 
 @pytest.mark.parametrize("loss", [loss for loss in ALL if loss not in BREAKS_THE_AXIOM])
@@ -60,7 +66,9 @@ def test_mass_of_a_label_set_is_exact_at_any_gap(on_a_device, request):
     logits = torch.tensor([[[0.0, -60, -300, 1e4], [1.0, -61, -299, 1e4], [2.0, 0, 0, -1e4]]])
     target = torch.full((1, 1, 4), 3)
     value, gradient = with_gradient(losses.MarginalCrossEntropyLoss(label_sets), logits, target)
-    exact, exact_gradient = with_gradient(losses.MarginalCrossEntropyLoss(label_sets), logits.double(), target)
+    exact, exact_gradient = with_gradient(
+        losses.MarginalCrossEntropyLoss(label_sets), logits.double(), target
+    )
     torch.testing.assert_close(value.double(), exact, rtol=1e-6, atol=0)
     torch.testing.assert_close(gradient.double(), exact_gradient, rtol=1e-5, atol=1e-7)
 
@@ -68,7 +76,15 @@ def test_mass_of_a_label_set_is_exact_at_any_gap(on_a_device, request):
 class NoWaiting(TorchDispatchMode):
     """Refuse what makes the host wait for a device, or copies between them."""
 
-    WAITS = ("_local_scalar_dense", "nonzero", "unique", "bincount", "masked_select", "equal", "is_nonzero")
+    WAITS = (
+        "_local_scalar_dense",
+        "nonzero",
+        "unique",
+        "bincount",
+        "masked_select",
+        "equal",
+        "is_nonzero",
+    )
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         name = function._schema.name.removeprefix("aten::")
@@ -77,13 +93,17 @@ class NoWaiting(TorchDispatchMode):
         )
         if "index" in name:
             indices = args[1] if isinstance(args[1], (list, tuple)) else [args[1]]
-            assert all(index is None or index.dtype != torch.bool for index in indices), "a mask makes the host wait"
+            assert all(index is None or index.dtype != torch.bool for index in indices), (
+                "a mask makes the host wait"
+            )
         return function(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("loss", ALL)
 def test_host_does_not_wait_for_a_device(loss, problem, as_on_a_device, monkeypatch):
-    monkeypatch.setattr(engine, "require", lambda condition, message: None)  # on CUDA, an assertion of the device
+    monkeypatch.setattr(
+        engine, "require", lambda condition, message: None
+    )  # on CUDA, an assertion of the device
     module = loss(problem.label_sets, **({"batch_dice": True} if loss.dice else {}))
     target = problem.target.to(torch.int16)
     with_gradient(module, problem.logits, target)  # the tables are moved in the first call
@@ -119,7 +139,10 @@ def test_which_losses_see_a_label_set_as_a_group():
         tables = loss(problem.label_sets)._tables_for(problem.logits)
         assert tables.grouped == (loss is not losses.SoftTargetDiceLoss)
     soft_target = losses.LeafDiceCELoss(problem.label_sets)
-    for dice in (losses.soft_target_dice, losses.mean_dice):  # with the entropy, a label-set is what it is
+    for dice in (
+        losses.soft_target_dice,
+        losses.mean_dice,
+    ):  # with the entropy, a label-set is what it is
         soft_target.dice = dice
         assert not soft_target._tables_for(problem.logits).grouped
 
@@ -128,11 +151,15 @@ def test_which_losses_see_a_label_set_as_a_group():
 @pytest.mark.parametrize("ignore_full_set", [False, True])
 @pytest.mark.parametrize("loss", [loss for loss in ALL if loss is not losses.SoftTargetDiceLoss])
 def test_groups_give_what_single_leaves_give(loss, ignore_full_set, alpha, monkeypatch):
-    """Random label-sets and float32; some chunks have masses that vanish, and are left to the exact mathematics."""
+    """Random label-sets and float32; some chunks have masses that vanish, and are left to the exact
+    mathematics.
+    """
     monkeypatch.setattr(cpu, "CHUNK", 2048)
     asked: list[bool] = []
     too_small = grouped._too_small
-    monkeypatch.setattr(grouped, "_too_small", lambda s, t: (asked.append(too_small(s, t)), asked[-1])[1])
+    monkeypatch.setattr(
+        grouped, "_too_small", lambda s, t: (asked.append(too_small(s, t)), asked[-1])[1]
+    )
     generator = torch.Generator().manual_seed(3)
     members = torch.rand(20, 6, generator=generator) < 0.4
     supersets = [row.nonzero().flatten().tolist() for row in members if row.any()]
@@ -147,7 +174,9 @@ def test_groups_give_what_single_leaves_give(loss, ignore_full_set, alpha, monke
     monkeypatch.setattr(cpu, "group_gradient", lambda *_: False)
     expected, exact = with_gradient(module, logits.double(), problem.target)
     torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
-    torch.testing.assert_close(gradient.double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+    torch.testing.assert_close(
+        gradient.double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max())
+    )
 
 
 def test_error_in_a_thread_is_an_error_of_the_loss(monkeypatch):

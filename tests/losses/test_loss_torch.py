@@ -20,18 +20,26 @@ from tests.helpers.problems import ALL, OVERLAPPING, SUMS, make_problem, with_gr
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compile(backend):
-    """In one graph, forward and backward. Inductor needs a C++ compiler, which not every machine has."""
+    """In one graph, forward and backward. Inductor needs a C++ compiler, which not every machine
+    has.
+    """
     problem = make_problem(*OVERLAPPING, shape=(4, 4, 4))
     chosen = [losses.LeafDiceCELoss]
     if backend == "aot_eager":  # quick
-        chosen = [losses.LeafDiceLoss, losses.MarginalDiceFocalLoss, losses.MarginalCrossEntropyLoss]
+        chosen = [
+            losses.LeafDiceLoss,
+            losses.MarginalDiceFocalLoss,
+            losses.MarginalCrossEntropyLoss,
+        ]
     for loss in chosen:
         torch._dynamo.reset()
         module = loss(problem.label_sets)
         expected = with_gradient(module, problem.logits.float(), problem.target)
         try:
             compiled = with_gradient(
-                torch.compile(module, backend=backend, fullgraph=True), problem.logits.float(), problem.target
+                torch.compile(module, backend=backend, fullgraph=True),
+                problem.logits.float(),
+                problem.target,
             )
         except torch._inductor.exc.InductorError as error:
             if "compiler" not in str(error).lower():
@@ -57,7 +65,12 @@ def test_pickle_copy_state_and_repr(loss):
     problem = make_problem(*OVERLAPPING)
     module = loss(problem.label_sets)
     value = module(problem.logits, problem.target)
-    for twin in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module), module.to(torch.float64), module.half()):
+    for twin in (
+        pickle.loads(pickle.dumps(module)),
+        copy.deepcopy(module),
+        module.to(torch.float64),
+        module.half(),
+    ):
         assert torch.equal(twin(problem.logits, problem.target), value)
     assert not module.state_dict()
     assert not list(module.parameters())
@@ -67,9 +80,22 @@ def test_pickle_copy_state_and_repr(loss):
 def test_options_are_keywords_and_defaults():
     label_sets = make_problem(*OVERLAPPING).label_sets
     module = losses.LeafDiceFocalLoss(
-        label_sets, 1, 3.0, batch_dice=True, include_background=False, ddp=False, weight_dice=2.0, weight_ce=0.5
+        label_sets,
+        1,
+        3.0,
+        batch_dice=True,
+        include_background=False,
+        ddp=False,
+        weight_dice=2.0,
+        weight_ce=0.5,
     )
-    for expected in ("alpha=1", "gamma=3.0", "batch_dice=True", "include_background=False", "weight_ce=0.5"):
+    for expected in (
+        "alpha=1",
+        "gamma=3.0",
+        "batch_dice=True",
+        "include_background=False",
+        "weight_ce=0.5",
+    ):
         assert expected in repr(module)
     assert losses.LeafDiceLoss(label_sets).alpha == 2
 
@@ -83,7 +109,9 @@ def test_membership_of_a_module_does_not_follow_the_label_sets():
 
 
 def test_works_on_the_device_of_its_input_and_stays_where_it_is():
-    """The meta device computes nothing but is a device; the target is out of reach of any check on the host."""
+    """The meta device computes nothing but is a device; the target is out of reach of any check on
+    the host.
+    """
     problem = make_problem(*OVERLAPPING)
     module = losses.LeafDiceCELoss(problem.label_sets)
     before = module(problem.logits, problem.target)
@@ -113,7 +141,9 @@ def test_other_kinds_of_differentiation_are_right_or_refused(loss):
 @pytest.mark.parametrize("alpha", [1, 2])
 @pytest.mark.parametrize("gamma", [None, 0.0, 2.0])
 def test_dice_function_of_a_user(alpha, gamma):
-    """Nothing is known of a function but its tables: a wrapper, a partial and a new one get what they weigh."""
+    """Nothing is known of a function but its tables: a wrapper, a partial and a new one get what
+    they weigh.
+    """
     problem = make_problem(*OVERLAPPING)
 
     def wrapped(membership, alpha):
@@ -133,7 +163,9 @@ def test_dice_function_of_a_user(alpha, gamma):
     for dice in (wrapped, functools.partial(losses.leaf_dice)):
         assert torch.equal(loss(dice)[0], expected[0])
         assert torch.equal(loss(dice)[1], expected[1])
-    entropy = loss(losses.leaf_dice)[0] - losses.LeafDiceLoss(problem.label_sets, alpha)(problem.logits, problem.target)
+    entropy = loss(losses.leaf_dice)[0] - losses.LeafDiceLoss(problem.label_sets, alpha)(
+        problem.logits, problem.target
+    )
     dice = 1 - (expected[0] - entropy)
     torch.testing.assert_close(loss(doubled)[0], 1 - 2 * dice + entropy)
 
@@ -145,7 +177,9 @@ class Half(torch.nn.Module):
 
 
 def test_dice_function_of_a_user_wherever_it_stands():
-    """torch hides an assigned module behind the function of the class; a plain function would become a method."""
+    """torch hides an assigned module behind the function of the class; a plain function would
+    become a method.
+    """
     problem = make_problem(*OVERLAPPING)
 
     class OfTheClass(losses.LeafDiceLoss):
@@ -189,12 +223,18 @@ def test_inference_mode(loss, monkeypatch):
     ("change", "message"),
     [
         (lambda tables: None, "Expected `dice` to return DiceTables, but got NoneType"),
-        (lambda tables: tables._replace(reference=torch.ones(99, 4)), r"table `reference` of `dice` .* got \(99, 4\)"),
+        (
+            lambda tables: tables._replace(reference=torch.ones(99, 4)),
+            r"table `reference` of `dice` .* got \(99, 4\)",
+        ),
         (
             lambda tables: tables._replace(intersection=tables.intersection * torch.nan),
             "table `intersection` .* finite",
         ),
-        (lambda tables: tables._replace(prediction=tables.prediction.requires_grad_()), "without gradient"),
+        (
+            lambda tables: tables._replace(prediction=tables.prediction.requires_grad_()),
+            "without gradient",
+        ),
     ],
 )
 def test_wrong_tables_of_a_user(change, message):
@@ -213,7 +253,9 @@ def test_a_loss_of_nothing():
 
 @pytest.mark.parametrize("batch_dice", [False, True])
 def test_terms_can_be_combined_with_others(batch_dice):
-    """The hook between sums and division: here, as if the batch had been seen twice with other logits."""
+    """The hook between sums and division: here, as if the batch had been seen twice with other
+    logits.
+    """
     problem = make_problem(*OVERLAPPING)
     other = torch.randn_like(problem.logits)
 
@@ -223,7 +265,9 @@ def test_terms_can_be_combined_with_others(batch_dice):
             if not hasattr(self, "kept"):
                 self.kept = losses.DiceTerms(*(term.detach() for term in terms))
                 return terms
-            return losses.DiceTerms(*(term + kept for term, kept in zip(terms, self.kept, strict=True)))
+            return losses.DiceTerms(
+                *(term + kept for term, kept in zip(terms, self.kept, strict=True))
+            )
 
     module = Twice(problem.label_sets, batch_dice=batch_dice, weight_ce=0.0)
     module(other, problem.target)
@@ -232,7 +276,8 @@ def test_terms_can_be_combined_with_others(batch_dice):
     expected = losses.LeafDiceLoss(problem.label_sets, batch_dice=batch_dice)(both, target)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(
-        torch.autograd.grad(value, problem.logits)[0], torch.autograd.grad(expected, problem.logits)[0]
+        torch.autograd.grad(value, problem.logits)[0],
+        torch.autograd.grad(expected, problem.logits)[0],
     )
 
 
@@ -241,7 +286,9 @@ def test_terms_can_be_combined_with_others(batch_dice):
 def test_empty_batch_is_one_clear_error(loss, shape):
     label_sets = make_problem(*OVERLAPPING).label_sets
     with pytest.raises(LabelSetError, match=r"at least one sample and voxel, but got \("):
-        loss(label_sets)(torch.zeros(shape), torch.zeros((shape[0], 1, *shape[2:]), dtype=torch.int64))
+        loss(label_sets)(
+            torch.zeros(shape), torch.zeros((shape[0], 1, *shape[2:]), dtype=torch.int64)
+        )
 
 
 @pytest.mark.parametrize("loss", ALL)
@@ -252,7 +299,11 @@ def test_messages_that_a_device_asserts_are_short(loss, monkeypatch):
     names = [f"a_case_with_a_long_name_and_ümlauts_{number:03d}" for number in range(49)]
     dataset_json = {
         "labels": {"background": 0, "a": 1, "b": 2, "c": 3, "ignore": 4},
-        "label_sets": {"version": 1, "protocols": {"full": {}}, "cases": dict.fromkeys(names, "full")},
+        "label_sets": {
+            "version": 1,
+            "protocols": {"full": {}},
+            "cases": dict.fromkeys(names, "full"),
+        },
     }
     label_sets = LabelSets.from_dataset_json(dataset_json)
     values = torch.zeros(49, 1, 2, device="meta")
@@ -268,7 +319,9 @@ def test_memory_layout_of_the_logits(layout):
     expected = with_gradient(module, problem.logits, problem.target)
     value = with_gradient(module, problem.logits.detach().to(memory_format=layout), problem.target)
     torch.testing.assert_close(value, expected)
-    swapped = with_gradient(module, problem.logits.detach().transpose(2, 3), problem.target.transpose(2, 3))
+    swapped = with_gradient(
+        module, problem.logits.detach().transpose(2, 3), problem.target.transpose(2, 3)
+    )
     torch.testing.assert_close(swapped[0], expected[0])
     torch.testing.assert_close(swapped[1].transpose(2, 3), expected[1])
 
@@ -364,9 +417,13 @@ def test_bad_input_of_the_conversion():
     for bad in (-1, 8):
         with pytest.raises(LabelSetError, match=r"set indices outside 0\.\.7"):
             losses.soft_target(torch.full_like(problem.target, bad), problem.label_sets)
-    with pytest.raises(LabelSetError, match=r"`probabilities` of shape \(2, 4, 3, 4\), but got \(2, 3, 3, 4\)"):
+    with pytest.raises(
+        LabelSetError, match=r"`probabilities` of shape \(2, 4, 3, 4\), but got \(2, 3, 3, 4\)"
+    ):
         losses.marginalize(p[:, :3], problem.target, problem.label_sets)
-    with pytest.raises(LabelSetError, match=r"`target` of shape \(B, 1, \*S\), but got \(2, 3, 4\)"):
+    with pytest.raises(
+        LabelSetError, match=r"`target` of shape \(B, 1, \*S\), but got \(2, 3, 4\)"
+    ):
         losses.marginalize(p, problem.target[:, 0], problem.label_sets)
     with pytest.raises(LabelSetError, match="Expected `label_sets`"):
         losses.to_label_set_loss(torch.nn.functional.mse_loss)(p, problem.target)

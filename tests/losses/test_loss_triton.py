@@ -1,4 +1,6 @@
-"""The Triton kernels without a GPU: in Triton's interpreter, and compiled to machine code for three of them."""
+"""The Triton kernels without a GPU: in Triton's interpreter, and compiled to machine code for three
+of them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_in_the_interpreter():
         HERE / "triton_interpreted.py",
     ]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=HERE)
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment, cwd=HERE
+    )
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-2000:]
 
 
@@ -43,7 +47,9 @@ for case in cases:
 def test_compiles_for_gpus():
     """To machine code for three generations of GPUs, by the compiler that comes with Triton."""
     command = [sys.executable, "-c", COMPILE]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parents[1] / "benchmarks")
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=HERE.parents[1] / "benchmarks"
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     lines = [line.split() for line in result.stdout.splitlines()]
     assert len(lines) == 9  # three kernels each

@@ -34,13 +34,17 @@ WHOLE, EVERY, NOT_CORE = 4, 5, 6
 SETS = LabelSets.from_superset_map(4, {WHOLE: [1, 2, 3], EVERY: [0, 1, 2, 3], NOT_CORE: [0, 1]})
 
 
-def problem(sets: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+def problem(
+    sets: int, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(2, 3, 6, 5, 4, generator=generator, dtype=dtype)
     return logits.requires_grad_(), torch.randint(sets, (2, 1, 6, 5, 4), generator=generator)
 
 
-def made(dice: bool = True, gamma: float | None = 0.0, sum_entropy: bool = False, **options: Any) -> RegionLoss:
+def made(
+    dice: bool = True, gamma: float | None = 0.0, sum_entropy: bool = False, **options: Any
+) -> RegionLoss:
     """From a loss for leaves with these terms."""
     leaf_loss = LeafDiceLoss(SETS, **options) if dice else LabelSetLoss(SETS)
     leaf_loss.gamma = gamma
@@ -49,7 +53,9 @@ def made(dice: bool = True, gamma: float | None = 0.0, sum_entropy: bool = False
 
 def nnunets(batch_dice: bool, ignore: bool) -> torch.nn.Module:
     options = {"batch_dice": batch_dice, "do_bg": True, "smooth": 1e-5, "ddp": False}
-    return DC_and_BCE_loss({}, options, use_ignore_label=ignore, dice_class=MemoryEfficientSoftDiceLoss)
+    return DC_and_BCE_loss(
+        {}, options, use_ignore_label=ignore, dice_class=MemoryEfficientSoftDiceLoss
+    )
 
 
 def test_in_out_or_either() -> None:
@@ -83,7 +89,9 @@ def test_values_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("batch_dice", "ignore"), [*product([False, True], repeat=2)])
-def test_it_is_nnunets_loss_where_nothing_or_everything_is_known(batch_dice: bool, ignore: bool) -> None:
+def test_it_is_nnunets_loss_where_nothing_or_everything_is_known(
+    batch_dice: bool, ignore: bool
+) -> None:
     logits, target = problem(4)
     if ignore:
         target[:, :, :2] = EVERY
@@ -97,10 +105,14 @@ def test_it_is_nnunets_loss_where_nothing_or_everything_is_known(batch_dice: boo
     assert gradients[0].abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("options", [{}, {"batch_dice": True}, {"gamma": 2.0}, {"dice": False}, {"gamma": None}])
+@pytest.mark.parametrize(
+    "options", [{}, {"batch_dice": True}, {"gamma": 2.0}, {"dice": False}, {"gamma": None}]
+)
 @pytest.mark.parametrize("region", range(3))
 def test_the_axiom_holds_for_every_region(region: int, options: dict[str, Any]) -> None:
-    """A region is a problem of two leaves, out and in: `check_axiom` looks at it with the others held fixed."""
+    """A region is a problem of two leaves, out and in: `check_axiom` looks at it with the others
+    held fixed.
+    """
     binary = LabelSets.from_superset_map(2, {2: [0, 1]})
     loss = made(**options)
     inside, known = loss.sides
@@ -147,11 +159,20 @@ def test_half_precision_does_not_overflow_and_far_logits_have_gradient() -> None
 
 def test_like_the_loss_for_leaves() -> None:
     loss = RegionLoss(LeafDiceFocalLoss(SETS, gamma=3, batch_dice=True, weight_ce=0.5), REGIONS)
-    assert (loss.dice, loss.gamma, loss.batch_dice, loss.weight_dice, loss.weight_ce) == (True, 3, True, 1, 0.5)
+    assert (loss.dice, loss.gamma, loss.batch_dice, loss.weight_dice, loss.weight_ce) == (
+        True,
+        3,
+        True,
+        1,
+        0.5,
+    )
     assert RegionLoss(LeafDiceLoss(SETS), REGIONS).gamma is None
     assert not RegionLoss(MarginalCrossEntropyLoss(SETS), REGIONS).dice
     logits, target = problem(7)
-    both = [RegionLoss(cls(SETS), REGIONS)(logits, target) for cls in (LeafDiceCELoss, MarginalDiceCELoss)]
+    both = [
+        RegionLoss(cls(SETS), REGIONS)(logits, target)
+        for cls in (LeafDiceCELoss, MarginalDiceCELoss)
+    ]
     assert both[0] == both[1]
     with pytest.raises(LabelSetError, match="not defined for regions"):
         RegionLoss(SoftTargetDiceLoss(SETS), REGIONS)
@@ -176,7 +197,8 @@ def one_rank(rank: int, path: str) -> None:
     assert torch.allclose(loss, whole)
     assert mine.grad is not None
     assert logits.grad is not None
-    # every rank has the loss of the whole batch, and DDP averages over ranks: as nnU-Net's own batch Dice
+    # every rank has the loss of the whole batch, and DDP averages over ranks: as nnU-Net's own
+    # batch Dice
     assert torch.allclose(mine.grad, logits.grad[rank : rank + 1] * 2)
     dist.destroy_process_group()
 

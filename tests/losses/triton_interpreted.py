@@ -1,4 +1,6 @@
-"""The Triton kernels in Triton's interpreter against the CPU; run by test_loss_triton.py, in a process of its own."""
+"""The Triton kernels in Triton's interpreter against the CPU; run by test_loss_triton.py, in a
+process of its own.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def take_the_kernels(monkeypatch):
     monkeypatch.setattr(fused, "NUMBERS_OF_A_BLOCK", 64)
     monkeypatch.setattr(fused, "PROGRAMS", 3)
     monkeypatch.setattr(fused, "_broken", False)
-    monkeypatch.setattr(fused, "_launch", lambda *args, **kwargs: (used.append(args[0]), launch(*args, **kwargs)))
+    monkeypatch.setattr(
+        fused, "_launch", lambda *args, **kwargs: (used.append(args[0]), launch(*args, **kwargs))
+    )
     return used
 
 
@@ -48,17 +52,30 @@ def compare(module, logits, target, used, tolerance=1e-5):
     value, gradient = with_gradient(module, logits, target)
     assert {"sums_kernel", "gradient_kernel"} <= set(used)
     assert gradient.dtype == logits.dtype
-    expected, exact = with_gradient(module, logits.double(), target)  # float64 is not for the kernels
+    expected, exact = with_gradient(
+        module, logits.double(), target
+    )  # float64 is not for the kernels
     torch.testing.assert_close(value.double(), expected, rtol=max(tolerance, 1e-5), atol=1e-7)
-    torch.testing.assert_close(gradient.double(), exact, rtol=0, atol=tolerance * float(exact.abs().max()) + 1e-9)
+    torch.testing.assert_close(
+        gradient.double(), exact, rtol=0, atol=tolerance * float(exact.abs().max()) + 1e-9
+    )
 
 
 @pytest.mark.parametrize("loss", ALL)
 @pytest.mark.parametrize("batch_dice", [False, True])
 def test_equals_the_cpu(loss, batch_dice, on_the_kernels):
     problem = make_problem(*OVERLAPPING, shape=(7, 11))
-    options = {"batch_dice": batch_dice, "include_background": batch_dice, "alpha": 1 + batch_dice} if loss.dice else {}
-    compare(loss(problem.label_sets, **options), problem.logits.float(), problem.target.to(torch.int16), on_the_kernels)
+    options = (
+        {"batch_dice": batch_dice, "include_background": batch_dice, "alpha": 1 + batch_dice}
+        if loss.dice
+        else {}
+    )
+    compare(
+        loss(problem.label_sets, **options),
+        problem.logits.float(),
+        problem.target.to(torch.int16),
+        on_the_kernels,
+    )
     assert on_the_kernels == ["sums_kernel", "finish_kernel", "gradient_kernel"]
 
 
@@ -76,11 +93,15 @@ def test_any_label_sets(problem, loss, ignore_full_set):
 @pytest.mark.parametrize("loss", [losses.LeafDiceCELoss, losses.MarginalDiceFocalLoss])
 def test_half_precision(dtype, loss, on_the_kernels):
     problem = make_problem(*OVERLAPPING, shape=(5, 9))
-    compare(loss(problem.label_sets), problem.logits.to(dtype), problem.target, on_the_kernels, 1e-2)
+    compare(
+        loss(problem.label_sets), problem.logits.to(dtype), problem.target, on_the_kernels, 1e-2
+    )
 
 
 LAYOUTS = {
-    "channels last": lambda x: x.to(memory_format=torch.channels_last_3d if x.ndim == 5 else torch.channels_last),
+    "channels last": lambda x: x.to(
+        memory_format=torch.channels_last_3d if x.ndim == 5 else torch.channels_last
+    ),
     "swapped axes": lambda x: x.transpose(2, 3).contiguous().transpose(2, 3),
     "a slice": lambda x: torch.cat([x, x], -1)[..., : x.shape[-1]],
     "every other": lambda x: x.repeat_interleave(2, -1)[..., ::2],
@@ -94,27 +115,47 @@ def test_layouts_without_a_copy(layout, shape, on_the_kernels, monkeypatch):
     logits = LAYOUTS[layout](problem.logits.detach().float())
     assert not logits.is_contiguous()
     copied, contiguous = [], torch.Tensor.contiguous
-    monkeypatch.setattr(torch.Tensor, "contiguous", lambda self: (copied.append(self.ndim), contiguous(self))[1])
+    monkeypatch.setattr(
+        torch.Tensor, "contiguous", lambda self: (copied.append(self.ndim), contiguous(self))[1]
+    )
     with_gradient(losses.MarginalDiceCELoss(problem.label_sets), logits, problem.target)
     assert max(copied, default=0) <= 2  # of small tables only
     monkeypatch.undo()
     used = take_the_kernels(monkeypatch)
     compare(losses.MarginalDiceCELoss(problem.label_sets), logits, problem.target, used)
-    compare(losses.LeafDiceLoss(problem.label_sets), problem.logits.float(), LAYOUTS[layout](problem.target), used)
+    compare(
+        losses.LeafDiceLoss(problem.label_sets),
+        problem.logits.float(),
+        LAYOUTS[layout](problem.target),
+        used,
+    )
 
 
 @pytest.mark.parametrize("leaves", [2, 33, 117, 200])
 def test_any_number_of_leaves(leaves, on_the_kernels):
-    problem = make_problem(leaves, [[0, 1], list(range(leaves)), list(range(1, leaves, 2))], shape=(40,))
-    compare(losses.LeafDiceCELoss(problem.label_sets), problem.logits.float(), problem.target, on_the_kernels)
+    problem = make_problem(
+        leaves, [[0, 1], list(range(leaves)), list(range(1, leaves, 2))], shape=(40,)
+    )
+    compare(
+        losses.LeafDiceCELoss(problem.label_sets),
+        problem.logits.float(),
+        problem.target,
+        on_the_kernels,
+    )
 
 
 @pytest.mark.parametrize("gap", [60.0, 300.0, 1e4])
 def test_any_logit_gap(gap, on_the_kernels):
     label_sets = LabelSets.from_superset_map(3, {3: [0, 1]})
-    logits = torch.tensor([[[0.0, -gap, -gap, gap], [1.0, -gap - 1, 1 - gap, gap], [2.0, 0, 0, -gap]]])
+    logits = torch.tensor(
+        [[[0.0, -gap, -gap, gap], [1.0, -gap - 1, 1 - gap, gap], [2.0, 0, 0, -gap]]]
+    )
     target = torch.full((1, 1, 4), 3)
-    for loss in (losses.MarginalCrossEntropyLoss, losses.MarginalFocalLoss, losses.MarginalDiceCELoss):
+    for loss in (
+        losses.MarginalCrossEntropyLoss,
+        losses.MarginalFocalLoss,
+        losses.MarginalDiceCELoss,
+    ):
         compare(loss(label_sets), logits, target, on_the_kernels)
 
 
@@ -144,7 +185,9 @@ def test_terms_that_a_subclass_combines(on_the_kernels):
 def test_bitwise_the_same_again(on_the_kernels):
     problem = make_problem(*OVERLAPPING, shape=(700,))
     module = losses.MarginalDiceCELoss(problem.label_sets)
-    first, second = (with_gradient(module, problem.logits.float(), problem.target) for _ in range(2))
+    first, second = (
+        with_gradient(module, problem.logits.float(), problem.target) for _ in range(2)
+    )
     assert torch.equal(first[0], second[0])
     assert torch.equal(first[1], second[1])
 
@@ -198,14 +241,22 @@ def test_switched_off_or_not_for_it(on_the_kernels, monkeypatch):
 
 
 def test_nothing_waits_and_few_launches(on_the_kernels, monkeypatch):
-    """Five: sums, their addition, the end, the assertion, the gradient. (All but the kernels are counted.)"""
+    """Five: sums, their addition, the end, the assertion, the gradient. (All but the kernels are
+    counted.)
+    """
 
     class Launches(TorchDispatchMode):
         names: ClassVar[list[str]] = []
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             name = function._schema.name.removeprefix("aten::")
-            if not function.is_view and name not in ("detach", "empty", "empty_like", "new_empty", "empty_strided"):
+            if not function.is_view and name not in (
+                "detach",
+                "empty",
+                "empty_like",
+                "new_empty",
+                "empty_strided",
+            ):
                 self.names.append(name)
             return function(*args, **(kwargs or {}))
 

@@ -1,4 +1,6 @@
-"""What we rely on in nnU-Net (docs/architecture.md lists it): when a newer one breaks something, this says what."""
+"""What we rely on in nnU-Net (docs/architecture.md lists it): when a newer one breaks something,
+this says what.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ def source(module: str = "") -> str:
     spec = find_spec("nnunetv2")
     assert spec is not None
     root = Path((spec.submodule_search_locations or [""])[0])
-    paths = [root / f"{module}.py"] if module else sorted(p for p in root.rglob("*.py") if "tests" not in p.parts)
+    paths = (
+        [root / f"{module}.py"]
+        if module
+        else sorted(p for p in root.rglob("*.py") if "tests" not in p.parts)
+    )
     return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
@@ -46,13 +52,20 @@ def mixins() -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
     for path in sorted((ROOT / "nnunet_labelset" / "training").glob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef) and node.name.endswith("Mixin"):
-                yield from ((node, method) for method in node.body if isinstance(method, ast.FunctionDef))
+                yield from (
+                    (node, method) for method in node.body if isinstance(method, ast.FunctionDef)
+                )
 
 
 @assumption
 def imported_names_exist() -> None:
     """Every name that the package imports from nnU-Net is there."""
-    wanted = {name for path in modules().values() for name in imported_names(path) if name.startswith("nnunetv2.")}
+    wanted = {
+        name
+        for path in modules().values()
+        for name in imported_names(path)
+        if name.startswith("nnunetv2.")
+    }
     assert wanted
     for name in sorted(wanted):
         module, _, attribute = name.rpartition(".")
@@ -83,12 +96,20 @@ def trainer_methods() -> None:
     ours = {method.name for _, method in mixins() if method.name not in called_above(method)}
     for node, method in mixins():
         for name in called_above(method) - ours:
-            assert hasattr(trainer(), name), f"{node.name}.{method.name} calls {name}, which nnUNetTrainer lacks"
+            assert hasattr(trainer(), name), (
+                f"{node.name}.{method.name} calls {name}, which nnUNetTrainer lacks"
+            )
         if hasattr(trainer(), method.name) and not method.name.startswith("__"):
-            static = isinstance(inspect.getattr_static(trainer(), method.name), staticmethod)  # called through self
-            theirs = ["self"] * static + list(inspect.signature(getattr(trainer(), method.name)).parameters)
+            static = isinstance(
+                inspect.getattr_static(trainer(), method.name), staticmethod
+            )  # called through self
+            theirs = ["self"] * static + list(
+                inspect.signature(getattr(trainer(), method.name)).parameters
+            )
             taken = [argument.arg for argument in method.args.args]
-            assert taken == theirs[: len(taken)], f"{node.name}.{method.name}: nnU-Net's takes {theirs}"
+            assert taken == theirs[: len(taken)], (
+                f"{node.name}.{method.name}: nnU-Net's takes {theirs}"
+            )
 
 
 @assumption
@@ -109,16 +130,31 @@ def deep_supervision_wraps_one_loss() -> None:
 def external_trainers() -> None:
     text = source("utilities/find_objects")
     assert f"{names.EXTERNAL_TRAINERS}.get().split(os.pathsep)" in text
-    assert all(variable in source("paths") for variable in (*names.VARIABLES, names.EXTERNAL_TRAINERS))
+    assert all(
+        variable in source("paths") for variable in (*names.VARIABLES, names.EXTERNAL_TRAINERS)
+    )
 
 
 @assumption
 def file_names() -> None:
     text = source()
     raw = (names.IMAGES_TRAINING, names.LABELS_TRAINING, names.FIRST_CHANNEL[:2])
-    preprocessed = (names.SPLITS, names.REFERENCES, names.DEFAULT_PLANS, *names.CONFIGURATIONS, *names.PLANNERS)
+    preprocessed = (
+        names.SPLITS,
+        names.REFERENCES,
+        names.DEFAULT_PLANS,
+        *names.CONFIGURATIONS,
+        *names.PLANNERS,
+    )
     checkpoints = (names.FINAL_CHECKPOINT, names.LATEST_CHECKPOINT, names.BEST_CHECKPOINT)
-    results = (names.PLANS, names.DATASET, names.PROGRESS, names.VALIDATION, names.SUMMARY, names.POSTPROCESSING)
+    results = (
+        names.PLANS,
+        names.DATASET,
+        names.PROGRESS,
+        names.VALIDATION,
+        names.SUMMARY,
+        names.POSTPROCESSING,
+    )
     quoted = [f"'{key}'" for key in (names.FILE_ENDING, names.CHANNELS, names.NUM_TRAINING)]
     for name in (*raw, *preprocessed, *checkpoints, *results, names.PROBABILITIES, *quoted):
         assert name in text, f"nnU-Net no longer knows the name {name}"
@@ -132,8 +168,13 @@ def file_names() -> None:
 @assumption
 def folder_names() -> None:
     paths = import_module("nnunetv2.utilities.file_path_utilities")
-    assert names.model_name("T", "P", "C") == paths.convert_trainer_plans_config_to_identifier("T", "P", "C")
-    assert names.crossvalidation_name([0, 1]) == f"crossval_results_folds_{paths.folds_tuple_to_string((0, 1))}"
+    assert names.model_name("T", "P", "C") == paths.convert_trainer_plans_config_to_identifier(
+        "T", "P", "C"
+    )
+    assert (
+        names.crossvalidation_name([0, 1])
+        == f"crossval_results_folds_{paths.folds_tuple_to_string((0, 1))}"
+    )
     assert "f'crossval_results_folds_{folds_tuple_to_string(" in source()
     assert re.search(r"""f['"]fold_\{""", source())
 
@@ -169,7 +210,9 @@ def checkpoint_keys() -> None:
 
 @assumption
 def training_state() -> None:
-    """What is kept beside the optimiser's groups comes back, and the moving average can be begun anew."""
+    """What is kept beside the optimiser's groups comes back, and the moving average can be begun
+    anew.
+    """
     assert "self.optimizer.load_state_dict(checkpoint['optimizer_state'])" in source(
         "training/nnUNetTrainer/nnUNetTrainer"
     )
@@ -186,7 +229,14 @@ def outputs_are_not_pretrained() -> None:
 @assumption
 def summary_layout() -> None:
     text = source("evaluation/evaluate_predictions")
-    for key in ("metric_per_case", "mean", "foreground_mean", "reference_file", "prediction_file", *NNUNET_METRICS):
+    for key in (
+        "metric_per_case",
+        "mean",
+        "foreground_mean",
+        "reference_file",
+        "prediction_file",
+        *NNUNET_METRICS,
+    ):
         assert f"'{key}'" in text, f"nnU-Net's {names.SUMMARY} has no {key}"
 
 
@@ -197,4 +247,6 @@ def test_nnunet_is_as_we_think(name: str) -> None:
 
 def test_the_documentation_lists_the_same() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    assert re.findall(r"^\| `(\w+)` \|", page.split("## What we rely on in nnU-Net")[1], re.M) == list(ASSUMPTIONS)
+    assert re.findall(
+        r"^\| `(\w+)` \|", page.split("## What we rely on in nnU-Net")[1], re.M
+    ) == list(ASSUMPTIONS)

@@ -1,4 +1,6 @@
-"""What an export leaves behind and does not touch; the whole of it runs in tests/training/test_nnunet_commands.py."""
+"""What an export leaves behind and does not touch; the whole of it runs in
+tests/training/test_nnunet_commands.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ def test_no_case_is_named() -> None:
         "protocols": {"secret_1": {"background": ["background", "liver"]}, "complete": {}},
         "cases": {"secret_1": "secret_1", "secret_2": "complete"},
     }
-    content = {"labels": {"background": 0, "liver": 1}, "name": "Livers", "release": ["secret_1"], "label_sets": block}
+    content = {
+        "labels": {"background": 0, "liver": 1},
+        "name": "Livers",
+        "release": ["secret_1"],
+        "label_sets": block,
+    }
     kept = without_cases({**content, "training": ["secret_1"], "reference": {"of": "secret_2"}})
     assert "secret" not in json.dumps(kept)
     assert kept["name"] == "Livers"
@@ -29,7 +36,9 @@ def test_no_case_is_named() -> None:
 def test_no_protocol_is_lost() -> None:
     protocols = {"protocol_1": {}, "case": {"background": ["background", "liver"]}}
     block = {"version": 1, "protocols": protocols, "cases": {"case": "case"}}
-    kept = without_cases({"labels": {"background": 0, "liver": 1}, "label_sets": block})["label_sets"]["protocols"]
+    kept = without_cases({"labels": {"background": 0, "liver": 1}, "label_sets": block})[
+        "label_sets"
+    ]["protocols"]
     assert kept == {"protocol_1": {}, "protocol_2": {"background": ["background", "liver"]}}
 
 
@@ -44,8 +53,15 @@ def test_regions_stay_a_contract() -> None:
             "cases": {"a": "outline"},
         },
     }
-    before, after = Contract.from_dataset_json(content), Contract.from_dataset_json(without_cases(content))
-    assert (after.leaf_names, after.regions, after.protocols) == (before.leaf_names, before.regions, before.protocols)
+    before, after = (
+        Contract.from_dataset_json(content),
+        Contract.from_dataset_json(without_cases(content)),
+    )
+    assert (after.leaf_names, after.regions, after.protocols) == (
+        before.leaf_names,
+        before.regions,
+        before.protocols,
+    )
     assert not after.cases
 
 

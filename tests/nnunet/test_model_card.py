@@ -16,7 +16,11 @@ DATASET = {
     "labels": {"background": 0, "liver": 1, "spleen": 2},
     "label_sets": {
         "version": 1,
-        "protocols": {"complete": {}, "partial": {"background": ["background", "spleen"]}, "test": {}},
+        "protocols": {
+            "complete": {},
+            "partial": {"background": ["background", "spleen"]},
+            "test": {},
+        },
         "cases": {"a": "complete", "b": "partial", "c": "partial", "t1": "test", "t2": "complete"},
     },
 }
@@ -27,7 +31,9 @@ def test_test_cases_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_json(model / "dataset.json", DATASET)
     folder = tmp_path / "preprocessed" / "Dataset010_Organs"
     monkeypatch.setenv("nnUNet_preprocessed", str(folder.parent))
-    assert "| 2 | spleen | 3 of 5 | not scored |" in model_card(model, ["0"], "nnUNetTrainer")  # nothing tells
+    assert "| 2 | spleen | 3 of 5 | not scored |" in model_card(
+        model, ["0"], "nnUNetTrainer"
+    )  # nothing tells
     folder.mkdir(parents=True)
     (folder / "splits_final.json").write_text(json.dumps([{"train": ["a", "b"], "val": ["c"]}]))
     card = model_card(model, ["0"], "nnUNetTrainer")

@@ -62,7 +62,9 @@ def write_model(results, plans, trainer, configuration, predict, npz=True):
                 "direction": image.GetDirection(),
             }
             if npz:
-                probabilities = np.stack([(array == leaf) * 0.9 + 0.02 for leaf in range(4)]).astype(np.float32)
+                probabilities = np.stack(
+                    [(array == leaf) * 0.9 + 0.02 for leaf in range(4)]
+                ).astype(np.float32)
                 np.savez_compressed(file.with_name(f"{case}.npz"), probabilities=probabilities)
                 file.with_name(f"{case}.pkl").write_bytes(pickle.dumps({"sitk_stuff": geometry}))
     (folder / "dataset.json").write_text(json.dumps(dataset(CASES)))
@@ -80,7 +82,10 @@ def write_study(root, npz=True):
     }
     preprocessed = root / "preprocessed" / "Dataset901_Toy"
     for case in CASES:
-        for folder in (preprocessed / "gt_segmentations", root / "raw" / "Dataset901_Toy" / "labelsTr"):
+        for folder in (
+            preprocessed / "gt_segmentations",
+            root / "raw" / "Dataset901_Toy" / "labelsTr",
+        ):
             write_labels(folder / f"{case}.nii.gz", reference(case))
     (preprocessed / "nnUNetPlans.json").write_text(json.dumps(plans))
     for file in (preprocessed / "dataset.json", root / "raw" / "Dataset901_Toy" / "dataset.json"):
@@ -117,7 +122,8 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     information = json.loads((results / "inference_information.json").read_text())
     found, theirs = information["all_results"], information["all_results_of_nnunet"]
     assert len(found) == 3  # two models and their ensemble
-    # by hand: white matter of the two full cases, one stray voxel each; ventricles and corpus callosum are right
+    # by hand: white matter of the two full cases, one stray voxel each; ventricles and corpus
+    # callosum are right
     sizes = [(truth(case) == 1).sum() for case in ("a0", "a1")]
     white = np.mean([2 * size / (2 * size + 1) for size in sizes])
     # FeTA's union of white matter and corpus callosum counts as a fourth
@@ -135,7 +141,9 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     merged = results / best / "crossval_results_folds_0_1"
     with open(merged / "postprocessing.pkl", "rb") as file:
         functions, options = pickle.load(file)
-    assert [function.__name__ for function in functions] == ["remove_all_but_largest_component_from_segmentation"]
+    assert [function.__name__ for function in functions] == [
+        "remove_all_but_largest_component_from_segmentation"
+    ]
     assert options == [{"labels_or_regions": [1, 2, 3]}]
     assert sorted(file.name for file in (merged / "postprocessed").glob("*.nii.gz")) == sorted(
         f"{case}.nii.gz" for case in CASES
@@ -145,14 +153,28 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     assert "annotated_cases" not in json.loads((merged / "summary_nnunet.json").read_text())
 
     instructions = (results / "inference_instructions.txt").read_text()
-    typed = (
-        f"nnunet_labelset predict -d Dataset901_Toy -i INPUT_FOLDER -o OUTPUT_FOLDER -f  0 1 -tr {LEAF} -c 3d_fullres"
-    )
+    typed = f"nnunet_labelset predict -d Dataset901_Toy -i INPUT_FOLDER -o OUTPUT_FOLDER -f  0 1 -tr {LEAF} -c 3d_fullres"
     assert typed in instructions  # which finds our trainers, as nnUNetv2_predict alone does not
     assert f"-pp_pkl_file {merged / 'postprocessing.pkl'}" in instructions
 
     # a second run that keeps what is there comes to the same end
-    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "--no_overwrite", "-tr", LEAF]) == 0
+    assert (
+        main(
+            [
+                "find_best_configuration",
+                "901",
+                "-f",
+                "0",
+                "1",
+                "-np",
+                "1",
+                "--no_overwrite",
+                "-tr",
+                LEAF,
+            ]
+        )
+        == 0
+    )
     assert json.loads((results / "inference_information.json").read_text()) == information
 
     from nnunetv2.postprocessing.remove_connected_components import apply_postprocessing
@@ -163,15 +185,37 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
 
 @pytest.mark.slow
 def test_agrees_with_nnunet_where_everything_is_annotated(tmp_path, environment, monkeypatch):
-    """The same scores and the same choice, postprocessing included. One leaf, to keep nnU-Net's part short."""
+    """The same scores and the same choice, postprocessing included. One leaf, to keep nnU-Net's
+    part short.
+    """
     monkeypatch.setattr("tests.nnunet.test_selection.CASES", dict.fromkeys(CASES, "full"))
     monkeypatch.setattr(
-        "tests.nnunet.test_selection.truth", lambda case, all_leaves=truth: np.minimum(all_leaves(case), 1)
+        "tests.nnunet.test_selection.truth",
+        lambda case, all_leaves=truth: np.minimum(all_leaves(case), 1),
     )
-    monkeypatch.setattr("tests.helpers.evaluation.LABELS", {"background": 0, "white_matter": 1, "ignore": 2})
+    monkeypatch.setattr(
+        "tests.helpers.evaluation.LABELS", {"background": 0, "white_matter": 1, "ignore": 2}
+    )
     monkeypatch.setattr("tests.helpers.evaluation.PROTOCOLS", {"full": {}})
     results = environment(write_study(tmp_path))
-    assert main(["find_best_configuration", "901", "-f", "0", "1", "-np", "1", "-tr", LEAF, "-c", "3d_fullres"]) == 0
+    assert (
+        main(
+            [
+                "find_best_configuration",
+                "901",
+                "-f",
+                "0",
+                "1",
+                "-np",
+                "1",
+                "-tr",
+                LEAF,
+                "-c",
+                "3d_fullres",
+            ]
+        )
+        == 0
+    )
     ours = json.loads((results / "inference_information.json").read_text())
     text = (results / "inference_instructions.txt").read_text()
     from nnunetv2.evaluation.find_best_configuration import find_best_configuration
@@ -181,14 +225,18 @@ def test_agrees_with_nnunet_where_everything_is_annotated(tmp_path, environment,
     theirs = json.loads((results / "inference_information.json").read_text())
     for key, value in theirs.items():
         assert ours[key] == value
-    before, after = (ours["best_model_or_ensemble"][f"result_on_crossval_{when}_pp"] for when in ("pre", "post"))
+    before, after = (
+        ours["best_model_or_ensemble"][f"result_on_crossval_{when}_pp"] for when in ("pre", "post")
+    )
     assert before < after == 1
     theirs = (results / "inference_instructions.txt").read_text()
     assert theirs.replace("nnUNetv2_predict ", "nnunet_labelset predict ") == text
 
 
 def test_choice_sees_known_errors(tmp_path):
-    """Ventricles all over the background: no annotated leaf has a lower score, but they are known to be wrong."""
+    """Ventricles all over the background: no annotated leaf has a lower score, but they are known
+    to be wrong.
+    """
     found = {}
     reference = np.zeros((4, 6, 6), int)
     reference[1:3, 1:3, 1:5], reference[1:3, 3:5, 1:5] = 1, 4  # 4 is ventricles or corpus callosum
@@ -198,14 +246,24 @@ def test_choice_sees_known_errors(tmp_path):
         write_labels(tmp_path / name / "b.nii.gz", prediction)
         contract = Contract.from_dataset_json(dataset({"b": "basic"}))
         found[name] = label_set_summary(tmp_path / "ref", tmp_path / name, contract, ".nii.gz", 1)
-    assert found["careful"]["foreground_mean"]["Dice"] == found["flooded"]["foreground_mean"]["Dice"] == 1
+    assert (
+        found["careful"]["foreground_mean"]["Dice"]
+        == found["flooded"]["foreground_mean"]["Dice"]
+        == 1
+    )
 
     def candidate(name, dice, wrong):
         return Candidate(name, (), tmp_path, dice, dice, wrong)
 
-    candidates = [candidate(name, of["label_set_dice"], of["known_wrong"]) for name, of in found.items()]
+    candidates = [
+        candidate(name, of["label_set_dice"], of["known_wrong"]) for name, of in found.items()
+    ]
     assert choose(candidates).name == "careful"
-    more, fewer, best = candidate("more", 0.5, 0.2), candidate("fewer", 0.5, 0.1), candidate("best", 0.9, 0.3)
+    more, fewer, best = (
+        candidate("more", 0.5, 0.2),
+        candidate("fewer", 0.5, 0.1),
+        candidate("best", 0.9, 0.3),
+    )
     assert choose([more, fewer]) is fewer
     assert "fewer has less than half" in describe_choice([more, fewer, best], best)
 
@@ -220,7 +278,9 @@ def test_bad_input(tmp_path, environment, capsys, monkeypatch):
         capsys, "901", "-p", "nnUNetResEncUNetMPlans", "-tr", LEAF
     )
     assert "does not have an output folder" in error_of(capsys, "901", "-tr", MARGINAL)
-    assert "none of the configurations 3d_lowres" in error_of(capsys, "901", "-c", "3d_lowres", "-tr", LEAF)
+    assert "none of the configurations 3d_lowres" in error_of(
+        capsys, "901", "-c", "3d_lowres", "-tr", LEAF
+    )
     assert "fold 2" in error_of(capsys, "901", "-c", "2d", "-f", "0", "2", "-np", "1", "-tr", LEAF)
     message = error_of(capsys, "901", "-f", "0", "1", "-np", "1", "-tr", LEAF)
     assert "fold_0/validation: no .npz files to ensemble" in message
@@ -232,7 +292,11 @@ def test_choice_with_undefined_scores(tmp_path):
         return Candidate(name, (), tmp_path, dice, theirs)
 
     nan = float("nan")
-    first, second, third = candidate("1", nan, 0.5), candidate("2", 0.7, 0.4), candidate("3", 0.7, nan)
+    first, second, third = (
+        candidate("1", nan, 0.5),
+        candidate("2", 0.7, 0.4),
+        candidate("3", 0.7, nan),
+    )
     assert choose([first, second, third]) is second
     assert "would choose 1" in describe_choice([first, second], second)
     assert "may fail here" in describe_choice([first, second, third], second)

@@ -11,12 +11,19 @@ import pytest
 from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
 
 from nnunet_labelset import Contract, LabelSetError
-from nnunet_labelset.evaluation.counts import Counts, dice, hard_confusion, label_set_counts, membership_matrix
+from nnunet_labelset.evaluation.counts import (
+    Counts,
+    dice,
+    hard_confusion,
+    label_set_counts,
+    membership_matrix,
+)
 from nnunet_labelset.nnunet.summary import label_set_summary
 from tests.helpers.evaluation import dataset, row, write_labels
 
 CASES = {"a": "full", "b": "basic", "c": "feta"}
-# a: everything is annotated, b: 4 may be ventricles or corpus callosum, c: 1 may be white matter or corpus callosum.
+# a: everything is annotated, b: 4 may be ventricles or corpus callosum, c: 1 may be white matter or
+# corpus callosum.
 REFERENCES = {"a": row(0, 1, 1, 2, 3, 4), "b": row(0, 1, 1, 4, 4, 4), "c": row(0, 1, 1, 2, 2, 4)}
 PREDICTIONS = {"a": row(1, 1, 0, 2, 3, 2), "b": row(0, 1, 1, 1, 2, 3), "c": row(0, 1, 3, 2, 0, 1)}
 
@@ -33,10 +40,37 @@ def test_by_hand(folders):
     summary = label_set_summary(*folders, Contract.from_dataset_json(dataset(CASES)), ".nii.gz", 1)
     a, b, c = (case["metrics"] for case in summary["metric_per_case"])
     # a: full ignore (the last voxel) counts nowhere
-    assert a[1] == {"Dice": 2 / 4, "IoU": 1 / 3, "TP": 1, "FP": 1, "FN": 1, "TN": 2, "n_pred": 2, "n_ref": 2}
-    assert a[2] == {"Dice": 1, "IoU": 1, "TP": 1, "FP": 0, "FN": 0, "TN": 4, "n_pred": 1, "n_ref": 1}
+    assert a[1] == {
+        "Dice": 2 / 4,
+        "IoU": 1 / 3,
+        "TP": 1,
+        "FP": 1,
+        "FN": 1,
+        "TN": 2,
+        "n_pred": 2,
+        "n_ref": 2,
+    }
+    assert a[2] == {
+        "Dice": 1,
+        "IoU": 1,
+        "TP": 1,
+        "FP": 0,
+        "FN": 0,
+        "TN": 4,
+        "n_pred": 1,
+        "n_ref": 1,
+    }
     # b: white matter predicted where it is known not to be; the others have no score
-    assert b[1] == {"Dice": 4 / 5, "IoU": 2 / 3, "TP": 2, "FP": 1, "FN": 0, "TN": 3, "n_pred": 3, "n_ref": 2}
+    assert b[1] == {
+        "Dice": 4 / 5,
+        "IoU": 2 / 3,
+        "TP": 2,
+        "FP": 1,
+        "FN": 0,
+        "TN": 3,
+        "n_pred": 3,
+        "n_ref": 2,
+    }
     assert all(math.isnan(value) for value in [*b[2].values(), *b[3].values()])
     # c: ventricles are annotated, white matter and corpus callosum cannot be told apart
     assert c[2]["Dice"] == 2 / 3
@@ -47,8 +81,12 @@ def test_by_hand(folders):
     assert summary["mean"][3]["Dice"] == 1
     assert summary["foreground_mean"]["Dice"] == pytest.approx((0.65 + 5 / 6 + 1) / 3)
     assert summary["annotated_cases"] == {"1": 2, "2": 2, "3": 1}
-    # b: two of the three voxels that are ventricles or corpus callosum are; c: white matter or corpus callosum
-    assert summary["unions"] == {"ventricles+corpus_callosum": 4 / 5, "white_matter+corpus_callosum": 1}
+    # b: two of the three voxels that are ventricles or corpus callosum are; c: white matter or
+    # corpus callosum
+    assert summary["unions"] == {
+        "ventricles+corpus_callosum": 4 / 5,
+        "white_matter+corpus_callosum": 1,
+    }
     assert summary["known_wrong"] == pytest.approx((2 / 5 + 1 / 6 + 1 / 5) / 3)
 
 
@@ -62,9 +100,11 @@ def test_leaf_without_any_score_is_left_out(tmp_path):
 
 
 def test_one_rule_for_what_is_annotated(tmp_path):
-    """The protocol does not annotate ventricles: though somebody drew two voxels of them, they have no score.
+    """The protocol does not annotate ventricles: though somebody drew two voxels of them, they have
+    no score.
 
-    Coverage and splits say the same. What is known about those voxels counts all the same: two predictions are wrong.
+    Coverage and splits say the same. What is known about those voxels counts all the same: two
+    predictions are wrong.
     """
     write_labels(tmp_path / "ref" / "b.nii.gz", row(0, 1, 2, 2, 4))
     write_labels(tmp_path / "pred" / "b.nii.gz", row(2, 1, 2, 0, 2))
@@ -93,7 +133,14 @@ def test_equals_nnunet_where_everything_is_annotated(tmp_path):
         2,
     )
     theirs = compute_metrics_on_folder(
-        str(tmp_path / "ref"), str(tmp_path / "pred"), None, SimpleITKIO(), ".nii.gz", [1, 2, 3], 4, 1
+        str(tmp_path / "ref"),
+        str(tmp_path / "pred"),
+        None,
+        SimpleITKIO(),
+        ".nii.gz",
+        [1, 2, 3],
+        4,
+        1,
     )
     assert ours.pop("annotated_cases") == {"1": 2, "2": 2, "3": 2}
     assert ours.pop("unions") == {}
@@ -137,8 +184,12 @@ def test_read_as_nnunet_reads(folders):
 def test_union_counts():
     """Label-sets {0}, {1}, {2}, {1, 2}, {0, 1}; region {1, 2}."""
     membership = membership_matrix([[0], [1], [2], [1, 2], [0, 1]], 3)
-    confusion = hard_confusion(np.array([0, 0, 1, 2, 3, 3, 3, 4]), np.array([0, 1, 2, 0, 1, 2, 0, 1]), 5, 3)
-    counts = label_set_counts(confusion, membership, np.array([[False, True, True], [False, True, False]]))
+    confusion = hard_confusion(
+        np.array([0, 0, 1, 2, 3, 3, 3, 4]), np.array([0, 1, 2, 0, 1, 2, 0, 1]), 5, 3
+    )
+    counts = label_set_counts(
+        confusion, membership, np.array([[False, True, True], [False, True, False]])
+    )
     assert [int(count[0]) for count in counts] == [3, 1, 2, 1]  # tp, fp, fn, tn of the union
     single = label_set_counts(confusion, membership)
     assert [int(count[1]) for count in counts] == [int(count[1]) for count in single]

@@ -34,19 +34,24 @@ def has(picture: np.ndarray, colour: str) -> np.ndarray:
     return (picture[..., :3] == rgb(colour)).all(-1) & (picture[..., 3] > 0)
 
 
-def drawn(tmp_path: Path, reference: np.ndarray, prediction: np.ndarray, sets: list[set[int]], **more) -> DrawnCase:
+def drawn(
+    tmp_path: Path, reference: np.ndarray, prediction: np.ndarray, sets: list[set[int]], **more
+) -> DrawnCase:
     write(tmp_path / "reference.nii.gz", reference)
     write(tmp_path / "prediction.nii.gz", prediction)
     files = str(tmp_path / "reference.nii.gz"), [str(tmp_path / "prediction.nii.gz")]
     leaves = more.pop("leaves", 3)
-    return DrawnCase(*files, [frozenset(labels) for labels in sets], leaves, more.pop("image", None))
+    return DrawnCase(
+        *files, [frozenset(labels) for labels in sets], leaves, more.pop("image", None)
+    )
 
 
 PLAIN = [{0}, {1}, {2}]
 
 
 def test_errors_are_what_the_reference_excludes(tmp_path: Path) -> None:
-    # values 0, 1, 2 stand for themselves, 3 for background or leaf 2; one voxel for every pair of value and prediction
+    # values 0, 1, 2 stand for themselves, 3 for background or leaf 2; one voxel for every pair of
+    # value and prediction
     reference, prediction = np.meshgrid(np.arange(4), np.arange(3), indexing="ij")
     reference, prediction = (array.astype(np.uint8)[None] for array in (reference, prediction))
     found = drawn(tmp_path, reference, prediction, [*PLAIN, {0, 2}])
@@ -75,9 +80,9 @@ def test_unannotated_regions_are_hatched_and_never_errors(tmp_path: Path) -> Non
 def test_contours_tell_reference_prediction_and_both(tmp_path: Path) -> None:
     same = Painter(drawn(tmp_path, volume(), volume(), PLAIN), "x")
     picture = layer(same, same.contours(0))
-    assert {which: bool(has(picture, colour).any()) for which, colour in CONTOUR_COLOURS.items()} == {
-        **{"reference": False, "prediction": False, "both": True}
-    }
+    assert {
+        which: bool(has(picture, colour).any()) for which, colour in CONTOUR_COLOURS.items()
+    } == {**{"reference": False, "prediction": False, "both": True}}
     moved = Painter(drawn(tmp_path, volume(), np.roll(volume(), 2, axis=1), PLAIN), "x")
     picture = layer(moved, moved.contours(0))
     assert all(has(picture, colour).any() for colour in CONTOUR_COLOURS.values())
@@ -138,7 +143,9 @@ def test_slices_to_choose_from_hold_the_telling_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axes", ["LPS", "RAI", "SAL"])
-def test_patients_are_shown_upright_whatever_the_axes_of_the_file(tmp_path: Path, axes: str) -> None:
+def test_patients_are_shown_upright_whatever_the_axes_of_the_file(
+    tmp_path: Path, axes: str
+) -> None:
     head_first = np.zeros((10, 16, 16), np.uint8)
     head_first[1:8, 4:12, 4:12] = 1
     head_first[8:9, 4:12, 4:12] = 2  # the top slice: z grows towards the head
@@ -146,7 +153,9 @@ def test_patients_are_shown_upright_whatever_the_axes_of_the_file(tmp_path: Path
     for name in ("reference", "prediction"):
         sitk.WriteImage(sitk.DICOMOrient(image, axes), str(tmp_path / f"{name}.nii.gz"))
     paths = [str(tmp_path / f"{name}.nii.gz") for name in ("reference", "prediction")]
-    painter = Painter(DrawnCase(paths[0], paths[1:], [frozenset([leaf]) for leaf in range(3)], 3, None), "x")
+    painter = Painter(
+        DrawnCase(paths[0], paths[1:], [frozenset([leaf]) for leaf in range(3)], 3, None), "x"
+    )
     coronal = layer(painter, painter.prediction(0))[-2]
     top, rest = (np.nonzero(has(coronal, leaf_colour(leaf)))[0] for leaf in (2, 1))
     assert top.max() < rest.min()
@@ -163,7 +172,8 @@ def test_2d_images(tmp_path: Path) -> None:
 def test_more_leaves_than_colours_carry_numbers(tmp_path: Path) -> None:
     truth = volume()
     nine, ten = (
-        Painter(drawn(tmp_path, truth, truth, [{leaf} for leaf in range(n + 1)], leaves=n + 1), "x") for n in (9, 10)
+        Painter(drawn(tmp_path, truth, truth, [{leaf} for leaf in range(n + 1)], leaves=n + 1), "x")
+        for n in (9, 10)
     )
     assert not has(layer(nine, nine.prediction(0)), "#FFFFFF").any()
     assert has(layer(ten, ten.prediction(0)), "#FFFFFF").any()
@@ -196,7 +206,9 @@ def test_a_case_with_hard_leaves_only_is_not_worst_for_that() -> None:
 
 def test_the_largest_disagreement_is_drawn() -> None:
     one = {case: {"leaf": dice} for case, dice in (("a", 0.9), ("b", 0.8), ("c", 0.7), ("d", 0.85))}
-    other = {case: {"leaf": dice} for case, dice in (("a", 0.3), ("b", 0.7), ("c", 0.6), ("d", 0.75))}
+    other = {
+        case: {"leaf": dice} for case, dice in (("a", 0.3), ("b", 0.7), ("c", 0.6), ("d", 0.75))
+    }
     report = made_report(one=one, other=other)
     assert most_disputed(report) == "a"
     assert choose_cases(report) == {
@@ -214,7 +226,9 @@ def test_a_missed_union_makes_a_case_worst_and_disputed() -> None:
     for union in (0.8, 0.0):
         scores = {"a": (0.9, union), "b": (0.8, 0.9), "c": (0.85, 0.9)}
         cases = [
-            made_case(case, {"leaf": made_score({"dice": leaf}), "leaf+other": made_score({"dice": both})})
+            made_case(
+                case, {"leaf": made_score({"dice": leaf}), "leaf+other": made_score({"dice": both})}
+            )
             for case, (leaf, both) in scores.items()
         ]
         made = made_evaluation(cases)
@@ -225,7 +239,9 @@ def test_a_missed_union_makes_a_case_worst_and_disputed() -> None:
 
 
 def test_the_best_method_is_that_of_the_overview() -> None:
-    """By the mean over the cases: y is better in the mean of the leaves, because one case alone has the small one."""
+    """By the mean over the cases: y is better in the mean of the leaves, because one case alone has
+    the small one.
+    """
     x = {**{case: {"big": 0.9, "small": None} for case in "abc"}, "d": {"big": None, "small": 0.1}}
     y = {**{case: {"big": 0.8, "small": None} for case in "abc"}, "d": {"big": None, "small": 0.3}}
     assert made_report(x=x, y=y).best_method == "x"

@@ -32,7 +32,9 @@ def test_plots_say_what_they_show() -> None:
 
 
 def test_long_names_fit() -> None:
-    """On a plot of 360: narrower letters, then an end that is cut; the label for screen readers has it all."""
+    """On a plot of 360: narrower letters, then an end that is cut; the label for screen readers has
+    it all.
+    """
     for length, shown in ((20, 20), (50, 50), (500, None)):
         plot = bland_altman("x" * length, 0, [(10.0, 1.0), (20.0, 3.0)], "ml")
         ((fit, title),) = re.findall('class="plot-title"(.*?)>(.*?)</text>', plot)
@@ -42,7 +44,9 @@ def test_long_names_fit() -> None:
 
 
 def test_missed_and_invented_are_crosses_and_counted() -> None:
-    plot = strip_plot("leaf", [row("m", [0.0, None, 90.0, 80.0], [True, False, False, False])], 0, 100, "%")
+    plot = strip_plot(
+        "leaf", [row("m", [0.0, None, 90.0, 80.0], [True, False, False, False])], 0, 100, "%"
+    )
     (cross,) = re.findall('<path class="crosses m0" data-i="0" d="(.*?)"', plot)
     assert cross.count("M") == 1
     (marks,) = re.findall('<path class="marks m0" data-i="! 0 1" d="(.*?)"', plot)
@@ -51,7 +55,10 @@ def test_missed_and_invented_are_crosses_and_counted() -> None:
 
 
 def test_two_hundred_cases_are_two_elements() -> None:
-    few, many = (strip_plot("leaf", [row("m", [float(i % 90) for i in range(n)])], 0, 100, "%") for n in (10, 200))
+    few, many = (
+        strip_plot("leaf", [row("m", [float(i % 90) for i in range(n)])], 0, 100, "%")
+        for n in (10, 200)
+    )
     assert many.count("<") == few.count("<")
     assert many.count("h0") == 200
 
@@ -95,7 +102,9 @@ def test_ticks_are_few_and_inside(low: float, span: float, about: int) -> None:
 
 def luminance(colour: str) -> float:
     parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
@@ -104,7 +113,10 @@ def test_marks_have_a_contrast_of_three_to_one(mode: int) -> None:
     """To the page and to the box behind them, by day and by night."""
     paper = re.findall(r"--paper: (#\w+)", asset("page.css"))[mode]
     style = asset("figures.css").split("@media")[mode]
-    behind = [paper if len(paper) == 7 else "#" + 2 * paper[1:], re.search(r"--box: (#\w+)", style)[1]]
+    behind = [
+        paper if len(paper) == 7 else "#" + 2 * paper[1:],
+        re.search(r"--box: (#\w+)", style)[1],
+    ]
     methods = re.findall(r"--m\d: (#\w+)", style)
     assert len(methods) == METHODS
     for colour in [*methods, re.search(r"--edge: (#\w+)", style)[1]]:

@@ -1,4 +1,6 @@
-"""The report of real evaluations of small volumes: whole, escaped, offline, readable aloud, and small at any size."""
+"""The report of real evaluations of small volumes: whole, escaped, offline, readable aloud, and
+small at any size.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def make(study: Path, *options: str) -> str:
 def cells(html: str, name: str) -> list[list[str]]:
     """The text of a table."""
     body = html[html.index(f'aria-label="{name}"') :].split("</table>")[0]
-    rows = [re.findall(r"(?s)<t[hd][ >].*?</t[hd]>", row) for row in re.findall(r"(?s)<tr.*?</tr>", body)]
+    rows = [
+        re.findall(r"(?s)<t[hd][ >].*?</t[hd]>", row)
+        for row in re.findall(r"(?s)<tr.*?</tr>", body)
+    ]
     return [[re.sub("<.*?>", "", cell) for cell in row] for row in rows]
 
 
@@ -50,25 +55,39 @@ def test_report_is_whole_escaped_offline_and_readable_aloud(made: tuple[Path, st
     study, _ = made
     html = make(study, "--worst", "4")
     page = Page(html)
-    assert [script.get("type") for script in page.all("script")] == ["application/json", None], "names are text"
+    assert [script.get("type") for script in page.all("script")] == ["application/json", None], (
+        "names are text"
+    )
     assert EVIL in "".join(page.text)
     assert EVIL in scores_data(html)["cases"]
     layers = page.all("image")
     assert all(image["href"].startswith("data:image/webp;base64,") for image in layers)
-    assert len(layers) == 4 * (1 + 1 + 2 * 3), "image, reference, and per method a prediction, contours and errors"
+    assert len(layers) == 4 * (1 + 1 + 2 * 3), (
+        "image, reference, and per method a prediction, contours and errors"
+    )
     assert {use["href"][1:] for use in page.all("use")} == {image["id"] for image in layers}
     assert len({image["id"] for image in layers}) == len(layers)
-    assert all(plot.get("aria-hidden") or (plot["role"] == "img" and plot["aria-label"]) for plot in page.all("svg"))
+    assert all(
+        plot.get("aria-hidden") or (plot["role"] == "img" and plot["aria-label"])
+        for plot in page.all("svg")
+    )
     assert all(figure["data-name"] for figure in page.all("figure"))
     assert all(re.match(r"#|file:///", anchor["href"]) for anchor in page.all("a"))
-    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert not [
+        name for _, attributes in page.elements for name in attributes if name.startswith("on")
+    ]
     assert not page.all("link")
     assert not page.all("img")
     anchors = {attributes["id"] for attributes in page.all("section")} | {"main"}
-    assert {anchor["href"][1:] for anchor in page.all("a") if anchor["href"].startswith("#")} == anchors
+    assert {
+        anchor["href"][1:] for anchor in page.all("a") if anchor["href"].startswith("#")
+    } == anchors
     assert page.all("a")[0]["class"] == "skip"
     areas = [area for area in page.all("div") if area.get("class") == "scroll"]
-    assert all(area["tabindex"] == "0" and area["role"] == "region" and area["aria-label"] for area in areas)
+    assert all(
+        area["tabindex"] == "0" and area["role"] == "region" and area["aria-label"]
+        for area in areas
+    )
     assert html.count("<tbody") >= len(areas)
     assert html.count('<th scope="row"') >= html.count("<tr>") - html.count("<thead>")
     assert make(study, "--worst", "4") == html, "the same page every time"
@@ -80,12 +99,19 @@ def test_the_answer_stands_first(made: tuple[Path, str]) -> None:
     assert titles[:3] == ["headline", "all_scores", "comparison"]
     found = {row[0]: row[1:] for row in cells(html, "Overview")}
     assert re.fullmatch(r"[\d.]+ \[[\d.]+, [\d.]+\]", found["Dice %"][0])
-    # annotated: both parts in a and d, the left one in b, in the third case nothing but a union of both
+    # annotated: both parts in a and d, the left one in b, in the third case nothing but a union of
+    # both
     results, _ = load_results([str(study / "first"), str(study / "second")])
     what = "Leaves and unions" if results["first"].unions else "Leaves"
     for column, result in enumerate(results.values()):
-        for outcome, word in (("scored", "found"), ("missed", "missed"), ("absent_in_reference", "invented")):
-            counted = sum(score.outcome == outcome for case in result.cases for score in case.leaves.values())
+        for outcome, word in (
+            ("scored", "found"),
+            ("missed", "missed"),
+            ("absent_in_reference", "invented"),
+        ):
+            counted = sum(
+                score.outcome == outcome for case in result.cases for score in case.leaves.values()
+            )
             assert found[f"{what} {word}"][column] == str(counted)
         shares = [case.known_wrong_share for case in result.cases]
         assert found["Known wrong %"][column].startswith(f"{100 * np.mean(shares):.2f}")
@@ -94,7 +120,9 @@ def test_the_answer_stands_first(made: tuple[Path, str]) -> None:
 
 def test_comparison_has_the_numbers_and_the_notes_of_compare(made: tuple[Path, str]) -> None:
     study, html = made
-    results, _ = load_results([f"<script>alert(1)</script>={study / 'first'}", f"second={study / 'second'}"])
+    results, _ = load_results(
+        [f"<script>alert(1)</script>={study / 'first'}", f"second={study / 'second'}"]
+    )
     compared = comparison(results, "<script>alert(1)</script>")
     text = "".join(Page(html).text)
     for note in compared.notes:
@@ -102,7 +130,11 @@ def test_comparison_has_the_numbers_and_the_notes_of_compare(made: tuple[Path, s
     for cell in compared.cells:
         if cell.leaf in compared.leaves and cell.mean is not None:
             metric = METRICS[cell.metric]
-            mean = f'<span class="best">{metric.show(cell.mean)}</span>' if cell.best else metric.show(cell.mean)
+            mean = (
+                f'<span class="best">{metric.show(cell.mean)}</span>'
+                if cell.best
+                else metric.show(cell.mean)
+            )
             assert f"{mean}{metric.show_sd(cell)}" in html
 
 
@@ -110,7 +142,10 @@ def test_unions_are_marked(made: tuple[Path, str]) -> None:
     _, html = made
     data = scores_data(html)
     marked = [
-        (data["cases"][row // len(data["structures"])], data["structures"][row % len(data["structures"])])
+        (
+            data["cases"][row // len(data["structures"])],
+            data["structures"][row % len(data["structures"])],
+        )
         for row, mark in enumerate(data["unions"])
         if mark == "1"
     ]
@@ -123,16 +158,27 @@ def test_unions_are_marked(made: tuple[Path, str]) -> None:
 def test_all_scores_are_in_the_page(made: tuple[Path, str]) -> None:
     study, html = made
     data = scores_data(html)
-    results, _ = load_results([f"<script>alert(1)</script>={study / 'first'}", f"second={study / 'second'}"])
+    results, _ = load_results(
+        [f"<script>alert(1)</script>={study / 'first'}", f"second={study / 'second'}"]
+    )
     assert data["methods"] == list(results)
     for metric, of_metric in zip(("dice", "nsd", "hd95"), data["metrics"], strict=True):
         for result, text in zip(results.values(), of_metric["values"], strict=True):
-            expected = [result.value(case, leaf, metric) for case in data["cases"] for leaf in result.structures]
+            expected = [
+                result.value(case, leaf, metric)
+                for case in data["cases"]
+                for leaf in result.structures
+            ]
             found = [float(number) / 100 if number else None for number in text.split(",")]
-            scaled = [None if value is None else round(METRICS[metric].scale * value, 2) for value in expected]
+            scaled = [
+                None if value is None else round(METRICS[metric].scale * value, 2)
+                for value in expected
+            ]
             assert found == pytest.approx(scaled, abs=0.011)
     missed = data["words"].index("missed")
-    place = data["cases"].index("d") * len(data["structures"]) + data["structures"].index("right part")
+    place = data["cases"].index("d") * len(data["structures"]) + data["structures"].index(
+        "right part"
+    )
     assert data["outcomes"][0][place] == str(missed)
     # Without scripts: the worst rows, that one first.
     first = cells(html, "All scores")[1]
@@ -164,17 +210,22 @@ def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.M
         monkeypatch.setattr(f"nnunet_labelset.report.sections.{module}.WIDE", 1)
     rows = make(study)
     Page(rows)
-    # Coverage without its first columns (part, group, n) is the transposed one without its first column.
+    # Coverage without its first columns (part, group, n) is the transposed one without its first
+    # column.
     wide, long = cells(columns, "Coverage"), cells(rows, "Coverage")
     assert [row[3:] for row in wide[1:]] == [
         list(column) for column in zip(*[row[1:] for row in long[1:]], strict=True)
     ]
     wide, long = cells(columns, "Comparison"), cells(rows, "Comparison")
-    assert {cell for row in wide[1:] for cell in row[2:] if cell} == {cell for row in long[1:] for cell in row[2:]}
+    assert {cell for row in wide[1:] for cell in row[2:] if cell} == {
+        cell for row in long[1:] for cell in row[2:]
+    }
     assert [row[1] for row in long[1:4]] == ["Dice %", "NSD %", "HD95 mm"]
     assert "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}" in long[1][0]
     wide, long = cells(columns, "By protocol"), cells(rows, "By protocol")
-    assert sorted(cell for row in wide[1:] for cell in row[4:]) == sorted(cell for row in long[1:] for cell in row[2:])
+    assert sorted(cell for row in wide[1:] for cell in row[4:]) == sorted(
+        cell for row in long[1:] for cell in row[2:]
+    )
     wide, long = cells(columns, "Dice of a"), cells(rows, "Dice of a")
     assert wide == [list(column) for column in zip(*long, strict=True)]
 
@@ -182,7 +233,13 @@ def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.M
 def test_one_result_of_one_case_is_enough(study: Path) -> None:
     for case in ("b", "d", EVIL):
         (study / "second" / f"{case}.nii.gz").unlink()
-    evaluated = ["evaluate", str(study / "Dataset001_Tiny" / "labelsTs"), str(study / "second"), "--chill", "--no_hd95"]
+    evaluated = [
+        "evaluate",
+        str(study / "Dataset001_Tiny" / "labelsTs"),
+        str(study / "second"),
+        "--chill",
+        "--no_hd95",
+    ]
     assert main([*evaluated, "-np", "1"]) == 0
     assert main(["report", str(study / "second"), "-o", str(study / "report.html")]) == 0
     html = (study / "report.html").read_text()
@@ -191,7 +248,9 @@ def test_one_result_of_one_case_is_enough(study: Path) -> None:
     assert "fewer than 20 cases are too narrow" in html
     assert 'id="comparison"' not in html
     assert "3 case(s) without prediction" in html
-    assert 'href="second/a.nii.gz"' in html, "links inside the folder of the report can be moved with it"
+    assert 'href="second/a.nii.gz"' in html, (
+        "links inside the folder of the report can be moved with it"
+    )
     assert len(page.all("image")) == 1 + 1 + 3
 
 
@@ -208,7 +267,11 @@ def test_chosen_cases_are_drawn(made: tuple[Path, str], capsys: pytest.CaptureFi
 def test_fully_annotated_data_set(study: Path) -> None:
     description = study / "Dataset001_Tiny" / "dataset.json"
     content = json.loads(description.read_text())
-    content["label_sets"] = {"version": 1, "protocols": {"full": {}}, "cases": dict.fromkeys("ad", "full")}
+    content["label_sets"] = {
+        "version": 1,
+        "protocols": {"full": {}},
+        "cases": dict.fromkeys("ad", "full"),
+    }
     description.write_text(json.dumps(content))
     references = study / "Dataset001_Tiny" / "labelsTs"
     for case in ("b", EVIL):
@@ -235,7 +298,9 @@ def test_stale_scores_are_named_first(study: Path, capsys: pytest.CaptureFixture
     file.write_bytes(file.read_bytes() + b"0")
     capsys.readouterr()
     html = make(study, "--worst", "0")
-    warning = html.index("Scores are out of date:</strong> &#39;second&#39;: changed prediction of a")
+    warning = html.index(
+        "Scores are out of date:</strong> &#39;second&#39;: changed prediction of a"
+    )
     assert warning < html.index('aria-label="Overview"')
     assert "changed prediction of a" in capsys.readouterr().err
 
@@ -243,7 +308,13 @@ def test_stale_scores_are_named_first(study: Path, capsys: pytest.CaptureFixture
 def test_regions_stand_beside_the_leaves(study: Path) -> None:
     references = study / "Dataset001_Tiny" / "labelsTs"
     for method in ("first", "second"):
-        scored = ["evaluate", str(references), str(study / method), "--regions", "both=left_part+right_part"]
+        scored = [
+            "evaluate",
+            str(references),
+            str(study / method),
+            "--regions",
+            "both=left_part+right_part",
+        ]
         assert main([*scored, "-np", "1"]) == 0
     html = make(study, "--worst", "0")
     Page(html)
@@ -264,7 +335,18 @@ def test_a_data_set_with_regions_is_reported_by_region(study: Path) -> None:
     content["label_sets"] |= {"version": 2, "leaves": leaves, "protocols": protocols}
     description.write_text(json.dumps(content))
     for method in ("first", "second"):
-        assert main(["evaluate", str(study / "Dataset001_Tiny" / "labelsTs"), str(study / method), "-np", "1"]) == 0
+        assert (
+            main(
+                [
+                    "evaluate",
+                    str(study / "Dataset001_Tiny" / "labelsTs"),
+                    str(study / method),
+                    "-np",
+                    "1",
+                ]
+            )
+            == 0
+        )
     html = make(study, "--worst", "1")
     page = Page(html)
     assert scores_data(html)["structures"] == ["whole", "core"]
@@ -289,7 +371,10 @@ def test_bad_input_is_one_line(
 ) -> None:
     study, _ = made
     target = study / "out.html"
-    assert main(["report", str(study / "first"), str(study / "second"), "-o", str(target), *options]) == 1
+    assert (
+        main(["report", str(study / "first"), str(study / "second"), "-o", str(target), *options])
+        == 1
+    )
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
@@ -323,18 +408,39 @@ def broken(content: dict, kind: str) -> object:
     return {**content, "version": 99}
 
 
-KINDS = ["list", "cases is a number", "no cases", "a case is text", "a case without leaves", "leaves is null"]
-KINDS += ["settings is empty", "averages are text", "a score is text", "an unknown outcome", "another version"]
+KINDS = [
+    "list",
+    "cases is a number",
+    "no cases",
+    "a case is text",
+    "a case without leaves",
+    "leaves is null",
+]
+KINDS += [
+    "settings is empty",
+    "averages are text",
+    "a score is text",
+    "an unknown outcome",
+    "another version",
+]
 
 
-def test_malformed_results_are_one_line_each(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_results_are_one_line_each(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = study / "first" / "evaluation" / "metrics.json"
     whole = file.read_text()
-    texts = [json.dumps(broken(json.loads(whole), kind)) for kind in KINDS] + [whole[:500], "", "\x00"]
+    texts = [json.dumps(broken(json.loads(whole), kind)) for kind in KINDS] + [
+        whole[:500],
+        "",
+        "\x00",
+    ]
     for text in texts:
         file.write_text(text)
         capsys.readouterr()
-        code = main(["report", str(study / "first"), str(study / "second"), "-o", str(study / "r.html")])
+        code = main(
+            ["report", str(study / "first"), str(study / "second"), "-o", str(study / "r.html")]
+        )
         error = capsys.readouterr().err
         assert code == 1, text[:80]
         assert error.count("\n") == 1, text[:80]
@@ -342,7 +448,9 @@ def test_malformed_results_are_one_line_each(study: Path, capsys: pytest.Capture
     assert not (study / "r.html").exists()
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(
+    study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The limit on the size of files acts in the middle of writing, as a full disk does."""
     names = [str(study / "first"), str(study / "second")]
     target = study / "out" / "report.html"
@@ -362,14 +470,22 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(study: Path, capsys: pytest.
 def test_report_shows_the_curves(made: tuple[Path, str]) -> None:
     study, _ = made
     for fold in (0, 1):
-        log(study / "model" / f"fold_{fold}", "training_log_2026_9_30_10_00_00.txt", {0: -0.1, 1: -0.2})
+        log(
+            study / "model" / f"fold_{fold}",
+            "training_log_2026_9_30_10_00_00.txt",
+            {0: -0.1, 1: -0.2},
+        )
     html = make(study, "-m", str(study / "model"))
     Page(html)
-    assert html.count('<polyline points="') == 2 + 2  # a loss and a pseudo-Dice per fold; the validation loss is NaN
+    assert (
+        html.count('<polyline points="') == 2 + 2
+    )  # a loss and a pseudo-Dice per fold; the validation loss is NaN
 
 
 def test_size_grows_with_numbers_not_with_elements() -> None:
-    """75 more cases of 20 leaves: ten elements a case, its row in the table of files, and 20 bytes a score."""
+    """75 more cases of 20 leaves: ten elements a case, its row in the table of files, and 20 bytes
+    a score.
+    """
     rng = np.random.default_rng(0)
     leaves = [f"leaf_{number}" for number in range(20)]
 
@@ -377,7 +493,11 @@ def test_size_grows_with_numbers_not_with_elements() -> None:
         made = []
         for case in range(cases):
             scores = zip(leaves, rng.random(20), strict=True)
-            made.append(made_case(f"c{case}", {leaf: made_score({"dice": float(dice)}) for leaf, dice in scores}))
+            made.append(
+                made_case(
+                    f"c{case}", {leaf: made_score({"dice": float(dice)}) for leaf, dice in scores}
+                )
+            )
         report = Report({"x": made_evaluation(made)}, {"x": "metrics.json"}, Path("/"), worst=0)
         return build_report(report, "Big")
 
@@ -393,4 +513,6 @@ def test_assets_are_for_every_reader() -> None:
     assert "break-inside: avoid" in style
     assert "flex-wrap: wrap" in style
     assert "</script" not in script
-    assert not re.search(r"https?://(?!www\.w3\.org/)", style + script + asset("figures.css") + asset("page.html"))
+    assert not re.search(
+        r"https?://(?!www\.w3\.org/)", style + script + asset("figures.css") + asset("page.html")
+    )

@@ -26,7 +26,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_data_only(tiny: Path, capsys: pytest.CaptureFixture) -> None:
     assert main(["demo", "--data-only"]) == 0
-    assert sorted(path.name for path in (tiny / "data" / "atlas").iterdir()) == [f"atlas_{i:03d}" for i in (1, 2, 3)]
+    assert sorted(path.name for path in (tiny / "data" / "atlas").iterdir()) == [
+        f"atlas_{i:03d}" for i in (1, 2, 3)
+    ]
     assert not (tiny / "nnUNet_raw").exists()
 
 
@@ -57,6 +59,9 @@ def test_a_failing_step_is_named_and_repeated(tiny: Path, capfd: pytest.CaptureF
     (tiny / "data" / "annotated.csv").unlink()
     assert main(["demo"]) == 1
     captured = capfd.readouterr()
-    assert re.search("error: failed: nnunet_labelset convert .*; fix what it says and run the demo again", captured.err)
+    assert re.search(
+        "error: failed: nnunet_labelset convert .*; fix what it says and run the demo again",
+        captured.err,
+    )
     assert "Traceback" not in captured.err
     assert not list((tiny / "logs").glob("*.done"))

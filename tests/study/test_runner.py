@@ -35,18 +35,28 @@ sys.exit(3)
 
 def test_two_at_a_time(tmp_path: Path) -> None:
     left, right = tmp_path / "left", tmp_path / "right"
-    Commands(tmp_path, together=2).run([["python", "-c", MEET, left, right], ["python", "-c", MEET, right, left]])
+    Commands(tmp_path, together=2).run(
+        [["python", "-c", MEET, left, right], ["python", "-c", MEET, right, left]]
+    )
 
 
 def test_one_at_a_time_keeps_the_order(tmp_path: Path) -> None:
     write = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
-    Commands(tmp_path, together=1).run([["python", "-c", write, tmp_path / "order", n] for n in range(3)])
+    Commands(tmp_path, together=1).run(
+        [["python", "-c", write, tmp_path / "order", n] for n in range(3)]
+    )
     assert (tmp_path / "order").read_text() == "012"
 
 
-def test_a_failure_stops_the_others_and_is_repeated(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_failure_stops_the_others_and_is_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     pid = tmp_path / "pid"
-    commands = [["python", "-c", "pass"], ["python", "-c", LINGER, pid], ["python", "-c", FAIL_WHEN, pid]]
+    commands = [
+        ["python", "-c", "pass"],
+        ["python", "-c", LINGER, pid],
+        ["python", "-c", FAIL_WHEN, pid],
+    ]
     with pytest.raises(LabelSetError, match="failed: python -c"):
         Commands(tmp_path, together=3).run(commands)
     with pytest.raises(ProcessLookupError):

@@ -32,7 +32,10 @@ def test_what_is_withheld_may_be_any_of_the_withheld(raw: Path, tmp_path: Path) 
     new = tmp_path / "raw" / "Dataset127_SmallWithheld"
     for case, withheld in (
         ("full_1", {"tumour", "spleen"}),
-        ("merged_1", {"liver", "tumour"}),  # drawn as one before, so that withholding liver withholds nothing more
+        (
+            "merged_1",
+            {"liver", "tumour"},
+        ),  # drawn as one before, so that withholding liver withholds nothing more
         ("no_spleen_1", {"liver", "tumour", "spleen"}),
     ):
         before, after = label_sets_of(raw, case), label_sets_of(new, case)
@@ -43,7 +46,9 @@ def test_what_is_withheld_may_be_any_of_the_withheld(raw: Path, tmp_path: Path) 
     assert read_json(new / "dataset.json")["labels"]["ignore"] == 4
     for image in (raw / "imagesTr").iterdir():
         assert np.array_equal(read_array(image), read_array(new / "imagesTr" / image.name))
-    assert names(contract_of(new), contract_of(new).annotated_leaves(contract_of(new).cases["full_1"])) == {
+    assert names(
+        contract_of(new), contract_of(new).annotated_leaves(contract_of(new).cases["full_1"])
+    ) == {
         "background",
         "liver",
     }
@@ -52,15 +57,35 @@ def test_what_is_withheld_may_be_any_of_the_withheld(raw: Path, tmp_path: Path) 
 
 
 def test_one_leaf_alone_is_withheld_too(raw: Path, tmp_path: Path) -> None:
-    """{spleen} would be as good as annotated: the spleen becomes one with the background, as where nobody drew it."""
-    (tmp_path / "table.csv").write_text("case;liver;tumour;spleen\nfull_1;1;1;0\nfull_2;1;1;1\nmerged_1;1;0;1\n")
-    assert experiment(tmp_path / "study", "--cv", "2", "--withhold", str(tmp_path / "table.csv"), "--into", "127") == 0
+    """{spleen} would be as good as annotated: the spleen becomes one with the background, as where
+    nobody drew it.
+    """
+    (tmp_path / "table.csv").write_text(
+        "case;liver;tumour;spleen\nfull_1;1;1;0\nfull_2;1;1;1\nmerged_1;1;0;1\n"
+    )
+    assert (
+        experiment(
+            tmp_path / "study",
+            "--cv",
+            "2",
+            "--withhold",
+            str(tmp_path / "table.csv"),
+            "--into",
+            "127",
+        )
+        == 0
+    )
     new = tmp_path / "raw" / "Dataset127_SmallWithheld"
     hidden = {"background", "spleen"}
-    for old, now in zip(label_sets_of(raw, "full_1").flat, label_sets_of(new, "full_1").flat, strict=True):
+    for old, now in zip(
+        label_sets_of(raw, "full_1").flat, label_sets_of(new, "full_1").flat, strict=True
+    ):
         assert now == (hidden if old & hidden else old)
     contract = contract_of(new)
-    assert names(contract, contract.annotated_leaves(contract.cases["full_1"])) == {"liver", "tumour"}
+    assert names(contract, contract.annotated_leaves(contract.cases["full_1"])) == {
+        "liver",
+        "tumour",
+    }
     assert contract.cases["full_1"] == "without spleen"
     assert contract.cases["full_2"] == "full"
     assert contract.cases["merged_1"] == "without tumour"
@@ -68,25 +93,52 @@ def test_one_leaf_alone_is_withheld_too(raw: Path, tmp_path: Path) -> None:
 
 def test_the_new_data_set_is_one_that_verify_accepts(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("case,annotated\nfull_1,liver;tumour\nfull_2,all\n")
-    assert experiment(tmp_path / "study", "--cv", "2", "--withhold", str(tmp_path / "table.csv"), "--into", "127") == 0
+    assert (
+        experiment(
+            tmp_path / "study",
+            "--cv",
+            "2",
+            "--withhold",
+            str(tmp_path / "table.csv"),
+            "--into",
+            "127",
+        )
+        == 0
+    )
     assert main(["verify", "-d", "127", "-np", "1"]) == 0
 
 
 @pytest.mark.parametrize(
     ("table", "options", "message"),
     [
-        ("case,annotated\nful_1,liver\n", (), "no training case of Dataset027_Small; did you mean 'full_1'"),
+        (
+            "case,annotated\nful_1,liver\n",
+            (),
+            "no training case of Dataset027_Small; did you mean 'full_1'",
+        ),
         ("case,annotated\nfull_1,livr\n", (), "did you mean 'liver'"),
         ("case,annotated\nfull_1,liver\n", ("--into", "27"), "exists: give another id"),
         ("case,annotated\nfull_1,liver\n", ("-tr", "nnUNetTrainerX"), "no such trainer"),
     ],
 )
 def test_mistakes_write_nothing(
-    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture, table: str, options: tuple[str, ...], message: str
+    raw: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    table: str,
+    options: tuple[str, ...],
+    message: str,
 ) -> None:
     (tmp_path / "table.csv").write_text(table)
     code = experiment(
-        tmp_path / "study", "--cv", "2", "--withhold", str(tmp_path / "table.csv"), "--into", "127", *options
+        tmp_path / "study",
+        "--cv",
+        "2",
+        "--withhold",
+        str(tmp_path / "table.csv"),
+        "--into",
+        "127",
+        *options,
     )
     assert code == 1
     assert message in capsys.readouterr().err

@@ -11,8 +11,12 @@ from tests.helpers import tiny
 
 
 @pytest.fixture(scope="session")
-def prepared_regions(prepared: tiny.NNUNet, tmp_path_factory: pytest.TempPathFactory) -> tiny.NNUNet:
-    """The volumes as a data set with regions, with the plans of the other one; preprocessed by nnU-Net."""
+def prepared_regions(
+    prepared: tiny.NNUNet, tmp_path_factory: pytest.TempPathFactory
+) -> tiny.NNUNet:
+    """The volumes as a data set with regions, with the plans of the other one; preprocessed by
+    nnU-Net.
+    """
     nnunet = tiny.NNUNet(tmp_path_factory.mktemp("regions"))
     tiny.write_regions(nnunet.raw)
     target = nnunet.preprocessed / tiny.NAME
@@ -34,11 +38,15 @@ def enter(nnunet: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, results: Path) -
 
 
 @pytest.fixture
-def in_process(prepared: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tiny.NNUNet:
+def in_process(
+    prepared: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tiny.NNUNet:
     """The same data set for trainers made in this process, with results of their own."""
     return enter(prepared, monkeypatch, tmp_path / "results")
 
 
 @pytest.fixture
-def regions_in_process(prepared_regions: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tiny.NNUNet:
+def regions_in_process(
+    prepared_regions: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tiny.NNUNet:
     return enter(prepared_regions, monkeypatch, tmp_path / "results")

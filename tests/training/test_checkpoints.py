@@ -38,14 +38,19 @@ def test_what_the_fold_uses_must_be_the_same(in_process: tiny.NNUNet, checkpoint
         resume(in_process, checkpoint, dataset)
     dataset["label_sets"]["cases"] = cases
     dataset["label_sets"]["protocols"]["no_core"] = {"ignore": ["core"]}
-    with pytest.raises(SystemExit, match="case 'part_0': its protocol 'no_core' has another meaning"):
+    with pytest.raises(
+        SystemExit, match="case 'part_0': its protocol 'no_core' has another meaning"
+    ):
         resume(in_process, checkpoint, dataset)
 
 
 def test_what_the_fold_does_not_use_may_change(in_process: tiny.NNUNet, checkpoint: Path) -> None:
     dataset = tiny.dataset_json(in_process)
     block = dataset["label_sets"]
-    block["protocols"] |= {"new": {"core": ["core", "dot"]}, "renamed": block["protocols"]["no_core"]}
+    block["protocols"] |= {
+        "new": {"core": ["core", "dot"]},
+        "renamed": block["protocols"]["no_core"],
+    }
     block["cases"] |= {"a_test_case": "new", "part_0": "renamed"}
     resume(in_process, checkpoint, dataset)
 
@@ -75,7 +80,9 @@ def test_a_cut_off_checkpoint_is_named_with_the_one_to_take(
     in_process: tiny.NNUNet, checkpoint: Path, size: int
 ) -> None:
     checkpoint.write_bytes(checkpoint.read_bytes()[:size])
-    with pytest.raises(SystemExit, match=r"checkpoint_latest.pth: not a whole checkpoint .*start a new training"):
+    with pytest.raises(
+        SystemExit, match=r"checkpoint_latest.pth: not a whole checkpoint .*start a new training"
+    ):
         resume(in_process, checkpoint)
     checkpoint.with_name("checkpoint_best.pth").touch()
     with pytest.raises(SystemExit, match=r"remove it, and --c goes on from checkpoint_best.pth"):

@@ -21,7 +21,10 @@ from tests.training.conftest import enter
 SCORES = ("dice_per_class_or_region", "mean_fg_dice", "val_losses")
 REGIONS = "Dataset902_Regions"
 TEACHER, LABEL_SET = "nnUNetTrainerLabelSetTeacher_short", "nnUNetTrainerLabelSet_short"
-TRAININGS = ((tiny.NAME, TEACHER), (REGIONS, LABEL_SET))  # the teacher is silent in the first of two epochs
+TRAININGS = (
+    (tiny.NAME, TEACHER),
+    (REGIONS, LABEL_SET),
+)  # the teacher is silent in the first of two epochs
 SPOILT = ranks.Run(tiny.NAME, LABEL_SET, spoil=True)  # rank 1 meets a value that nobody declared
 SECONDS = 1800
 
@@ -33,8 +36,12 @@ def wait(context: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(prepared: tiny.NNUNet, prepared_regions: tiny.NNUNet, tmp_path_factory: Any) -> tiny.NNUNet:
-    """Two epochs over two ranks, then the second one anew with `--c`, as after a kill; in the end one that fails."""
+def whole(
+    prepared: tiny.NNUNet, prepared_regions: tiny.NNUNet, tmp_path_factory: Any
+) -> tiny.NNUNet:
+    """Two epochs over two ranks, then the second one anew with `--c`, as after a kill; in the end
+    one that fails.
+    """
     nnunet = tiny.NNUNet(tmp_path_factory.mktemp("ranks"))
     shutil.copytree(prepared.preprocessed / tiny.NAME, nnunet.preprocessed / tiny.NAME)
     folder = nnunet.preprocessed / REGIONS
@@ -50,7 +57,9 @@ def whole(prepared: tiny.NNUNet, prepared_regions: tiny.NNUNet, tmp_path_factory
     with pytest.raises(ProcessExitedException):
         wait(context)
     for run in runs:
-        assert (nnunet.root / run.record(1)).is_file(), (nnunet.root / "stderr_1").read_text()[-3000:]
+        assert (nnunet.root / run.record(1)).is_file(), (nnunet.root / "stderr_1").read_text()[
+            -3000:
+        ]
     return nnunet
 
 
@@ -62,7 +71,9 @@ def test_the_message_of_a_rank_that_fails_is_seen(whole: tiny.NNUNet) -> None:
     assert not (whole.root / SPOILT.record(0)).exists()
 
 
-def records(nnunet: tiny.NNUNet, dataset: str, trainer: str, resume: bool = False) -> list[dict[str, Any]]:
+def records(
+    nnunet: tiny.NNUNet, dataset: str, trainer: str, resume: bool = False
+) -> list[dict[str, Any]]:
     run = ranks.Run(dataset, trainer, resume)
     return [torch.load(nnunet.root / run.record(rank), weights_only=False) for rank in (0, 1)]
 
@@ -73,11 +84,15 @@ def same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
-    return one is other or np.array_equal(np.asarray(one), np.asarray(other), equal_nan=one is not None)
+    return one is other or np.array_equal(
+        np.asarray(one), np.asarray(other), equal_nan=one is not None
+    )
 
 
 @pytest.mark.parametrize(("dataset", "trainer"), TRAININGS)
-def test_the_ranks_agree_and_see_different_batches(whole: tiny.NNUNet, dataset: str, trainer: str) -> None:
+def test_the_ranks_agree_and_see_different_batches(
+    whole: tiny.NNUNet, dataset: str, trainer: str
+) -> None:
     first, second = records(whole, dataset, trainer)
     assert len(first["weights"]) == 3
     assert not same(first["weights"][0], first["weights"][1])
@@ -93,7 +108,9 @@ def test_the_ranks_agree_and_see_different_batches(whole: tiny.NNUNet, dataset: 
 
 
 @pytest.mark.parametrize(("dataset", "trainer"), TRAININGS)
-def test_a_training_that_goes_on_ends_as_if_it_had_not_stopped(whole: tiny.NNUNet, dataset: str, trainer: str) -> None:
+def test_a_training_that_goes_on_ends_as_if_it_had_not_stopped(
+    whole: tiny.NNUNet, dataset: str, trainer: str
+) -> None:
     straight, resumed = records(whole, dataset, trainer), records(whole, dataset, trainer, True)
     for one, other in zip(straight, resumed, strict=True):
         assert (one["epochs"], other["epochs"]) == ([0, 1], [1])
@@ -115,9 +132,14 @@ def joined(batches: Sequence[dict]) -> dict:
 
 @pytest.mark.parametrize(("dataset", "trainer"), TRAININGS)
 def test_one_process_with_the_same_batches(
-    whole: tiny.NNUNet, dataset: str, trainer: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    whole: tiny.NNUNet,
+    dataset: str,
+    trainer: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Learns the same, remembers the same, and has the same pseudo-Dice. Without cross entropy, which a rank averages
+    """Learns the same, remembers the same, and has the same pseudo-Dice. Without cross entropy,
+    which a rank averages
     over its own voxels, as nnU-Net does: it has no weight in the first epoch."""
     monkeypatch.setenv("nnunet_labelset_epochs", "2")
     pair = records(whole, dataset, trainer)
@@ -126,22 +148,32 @@ def test_one_process_with_the_same_batches(
     alone.initialize()
     alone.network.load_state_dict(pair[0]["weights"][0])
     steps = {
-        name: [(epoch, joined([one, other])) for (epoch, one), (_, other) in zip(*(r[name] for r in pair), strict=True)]
+        name: [
+            (epoch, joined([one, other]))
+            for (epoch, one), (_, other) in zip(*(r[name] for r in pair), strict=True)
+        ]
         for name in ("train_step", "validation_step")
     }
     for epoch in (0, 1):
         alone.current_epoch = epoch
         alone.on_train_epoch_start()
         if epoch == 0:
-            losses = [float(alone.train_step(batch)["loss"]) for at, batch in steps["train_step"] if at == epoch]
+            losses = [
+                float(alone.train_step(batch)["loss"])
+                for at, batch in steps["train_step"]
+                if at == epoch
+            ]
             assert losses == pytest.approx(pair[0]["losses"][: len(losses)], abs=1e-5)
-            # what the network says, since AdamW makes steps out of rounding where a weight has no gradient
+            # what the network says, since AdamW makes steps out of rounding where a weight has no
+            # gradient
             data = steps["train_step"][0][1]["data"]
             trained = alone.network(data)[0]
             alone.network.load_state_dict(pair[0]["weights"][1])
             torch.testing.assert_close(trained, alone.network(data)[0], rtol=1e-3, atol=1e-3)
             for scale, state in getattr(alone.loss.loss, "running", {}).items():
-                torch.testing.assert_close(state, pair[0]["running"][0][scale], rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(
+                    state, pair[0]["running"][0][scale], rtol=1e-4, atol=1e-4
+                )
         alone.network.load_state_dict(pair[0]["weights"][epoch + 1])
         with torch.no_grad():
             alone.on_validation_epoch_start()

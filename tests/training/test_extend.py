@@ -19,13 +19,23 @@ from tests.helpers import tiny
 NEW = "Dataset902_More"
 OLD_TRAINER = "nnUNetTrainer_short"  # plain nnU-Net
 OLD_LABELS = {"background": 0, "shell": 1, "core": 2, "dot": 3, "ignore": 4}
-NEW_LABELS = {"background": 0, "dot": 1, "rim": 2, "core": 3, "shell": 4, "ignore": 5}  # other values: names count
+NEW_LABELS = {
+    "background": 0,
+    "dot": 1,
+    "rim": 2,
+    "core": 3,
+    "shell": 4,
+    "ignore": 5,
+}  # other values: names count
 PROTOCOLS = {"rim_only": {"background": ["background", "dot", "core", "shell"]}, "full": {}}
 VALUES = {"full": [0, 4, 3, 1, 2], "rim_only": [0, 0, 0, 0, 2]}
 CASES = {"rim_0": "rim_only", "rim_1": "rim_only", "full_0": "full"}
 
 
-RIM_LAST = {"full": [0, 1, 2, 3, 4], "rim_only": [0, 0, 0, 0, 4]}  # what shell, core, dot and rim are stored as
+RIM_LAST = {
+    "full": [0, 1, 2, 3, 4],
+    "rim_only": [0, 0, 0, 0, 4],
+}  # what shell, core, dot and rim are stored as
 
 
 def write_new(raw: Path, values: dict[str, list[int]] = VALUES, **changes: Any) -> None:
@@ -62,24 +72,48 @@ def test_the_whole_road(prepared: tiny.NNUNet, model: Path, tmp_path: Path) -> N
         assert list(new) == ["background", "dot", "rim", "core", "shell"]
         assert all(torch.equal(new[name], old[name]) for name in old)
         assert torch.equal(new["rim"], old["background"] - (2 if layer.endswith("bias") else 0))
-    for command in [line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2")]:
+    for command in [
+        line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2")
+    ]:
         prepared.run(*command, "-np", 1)
-    command = next(line.split() for line in done.stdout.splitlines() if line.startswith("  nnunet_labelset train"))
-    assert "nnUNetTrainerLabelSetTeacher" in command  # cases of the rim alone leave the old labels open
+    command = next(
+        line.split()
+        for line in done.stdout.splitlines()
+        if line.startswith("  nnunet_labelset train")
+    )
+    assert (
+        "nnUNetTrainerLabelSetTeacher" in command
+    )  # cases of the rim alone leave the old labels open
     command[command.index("-tr") + 1] = "nnUNetTrainerLeafDiceCE_short"
     command[command.index("0")] = "all"
     log = prepared.run(*command, "-device", "cpu", nnUNet_n_proc_DA="0").stdout
     assert f"Output layers of 5 labels restored from {start}" in log
     trained = prepared.results / NEW / "nnUNetTrainerLeafDiceCE_short__extended__3d_fullres"
-    network = torch.load(trained / "fold_all" / "checkpoint_final.pth", weights_only=False)["network_weights"]
+    network = torch.load(trained / "fold_all" / "checkpoint_final.pth", weights_only=False)[
+        "network_weights"
+    ]
     first = torch.load(start, weights_only=False)["network_weights"]
-    for key, weight in first.items():  # two steps with AdamW at 1e-3 move a weight by 2e-3 and a bit
+    for (
+        key,
+        weight,
+    ) in first.items():  # two steps with AdamW at 1e-3 move a weight by 2e-3 and a bit
         assert (network[key] - weight).abs().max() < 5e-3, key
     archive = tmp_path / "model.zip"
     arguments = ["-d", 902, "-tr", "nnUNetTrainerLeafDiceCE_short", "-p", "extended", "-o", archive]
     assert "the same segmentation" in prepared.run("nnunet_labelset", "export", *arguments).stdout
     images = prepared.raw / tiny.NAME / "imagesTs"
-    options = ["-d", 902, "-c", "3d_fullres", "-f", "all", "-tr", "nnUNetTrainerLeafDiceCE_short", "-p", "extended"]
+    options = [
+        "-d",
+        902,
+        "-c",
+        "3d_fullres",
+        "-f",
+        "all",
+        "-tr",
+        "nnUNetTrainerLeafDiceCE_short",
+        "-p",
+        "extended",
+    ]
     workers = ["-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta"]
     prepared.run("nnUNetv2_predict", "-i", images, "-o", tmp_path / "predicted", *options, *workers)
     assert len(list((tmp_path / "predicted").glob("*.nii.gz"))) == 2
@@ -92,14 +126,22 @@ def extend(nnunet: tiny.NNUNet, model: Path, monkeypatch: pytest.MonkeyPatch, *o
     return main(["extend", "-m", str(model), "-d", "902", *options])
 
 
-def test_from_a_zip(prepared: tiny.NNUNet, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_from_a_zip(
+    prepared: tiny.NNUNet, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_new(prepared.raw)
     archive = tmp_path / "model.zip"
     with zipfile.ZipFile(archive, "w") as file:  # as nnUNetv2_export_model_to_zip writes it
-        for path in (model / "plans.json", model / "dataset.json", model / "fold_all" / "checkpoint_final.pth"):
+        for path in (
+            model / "plans.json",
+            model / "dataset.json",
+            model / "fold_all" / "checkpoint_final.pth",
+        ):
             file.write(path, path.relative_to(prepared.results))
         for name in ("plans.json", "postprocessing.pkl"):  # of a model with postprocessing
-            file.writestr(f"{model.relative_to(prepared.results)}/crossval_results_folds_all/{name}", "{}")
+            file.writestr(
+                f"{model.relative_to(prepared.results)}/crossval_results_folds_all/{name}", "{}"
+            )
     assert extend(prepared, archive, monkeypatch, "-p", "from_zip") == 0
     start = prepared.preprocessed / NEW / "start_from_zip_3d_fullres.pth"
     assert len(rows(start, "decoder.seg_layers.0.bias")) == 5
@@ -119,15 +161,21 @@ def test_a_start_of_another_network_is_one_line(
         trainer.initialize()
     weights = {key: value[..., :1] for key, value in trainer.network.state_dict().items()}
     torch.save({"network_weights": weights, "output_names": list(trainer.output_names)}, start)
-    with pytest.raises(SystemExit, match=r"is of another network .*: train with the plans .* 'extend' printed"):
+    with pytest.raises(
+        SystemExit, match=r"is of another network .*: train with the plans .* 'extend' printed"
+    ):
         tiny.make(in_process, nnUNetTrainerLeafDice).initialize()
     torch.save({"network_weights": weights, "output_names": ["background", "liver"]}, start)
-    with pytest.raises(SystemExit, match=r"was made for the labels .*: run 'nnunet_labelset extend' again"):
+    with pytest.raises(
+        SystemExit, match=r"was made for the labels .*: run 'nnunet_labelset extend' again"
+    ):
         tiny.make(in_process, nnUNetTrainerLeafDice).initialize()
 
 
 def test_a_model_of_regions(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
-    """Of plain nnU-Net; a new region has no background to start from, and starts as unlikely everywhere."""
+    """Of plain nnU-Net; a new region has no background to start from, and starts as unlikely
+    everywhere.
+    """
     nnunet = prepared_regions
     nnunet.train("3d_fullres", "all", OLD_TRAINER)
     model = nnunet.model_folder(OLD_TRAINER)
@@ -139,23 +187,49 @@ def test_a_model_of_regions(prepared_regions: tiny.NNUNet, tmp_path: Path) -> No
         "cases": CASES,
     }
     labels = {"background": 0, "rim": 4, "whole": [1, 2, 3], "inner": [2, 3], "dot": 3, "ignore": 5}
-    write_new(nnunet.raw, RIM_LAST, labels=labels, regions_class_order=[4, 1, 2, 3], label_sets=block)
+    write_new(
+        nnunet.raw, RIM_LAST, labels=labels, regions_class_order=[4, 1, 2, 3], label_sets=block
+    )
     done = nnunet.run("nnunet_labelset", "extend", "-m", model, "-d", 902, "-p", "extended")
-    start = torch.load(nnunet.preprocessed / NEW / "start_extended_3d_fullres.pth", weights_only=False)
-    old = torch.load(model / "fold_all" / "checkpoint_final.pth", weights_only=False)["network_weights"]
+    start = torch.load(
+        nnunet.preprocessed / NEW / "start_extended_3d_fullres.pth", weights_only=False
+    )
+    old = torch.load(model / "fold_all" / "checkpoint_final.pth", weights_only=False)[
+        "network_weights"
+    ]
     assert start["output_names"] == ["rim", "whole", "inner", "dot"]
     for part, first in (("weight", 0.0), ("bias", -2.0)):
         rows = start["network_weights"][f"decoder.seg_layers.1.{part}"]
         assert torch.equal(rows[1:], old[f"decoder.seg_layers.1.{part}"])
         assert (rows[0] == first).all()
-    for command in [line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2")]:
+    for command in [
+        line.split() for line in done.stdout.splitlines() if line.startswith("  nnUNetv2")
+    ]:
         nnunet.run(*command, "-np", 1)
     trainer = "nnUNetTrainerLabelSet_short"
-    command = next(line.split() for line in done.stdout.splitlines() if line.startswith("  nnunet_labelset train"))
+    command = next(
+        line.split()
+        for line in done.stdout.splitlines()
+        if line.startswith("  nnunet_labelset train")
+    )
     command[command.index("nnUNetTrainerLabelSet")] = trainer
     command[command.index("0")] = "all"
-    assert "Output layers of 4 labels restored" in nnunet.run(*command, "-device", "cpu", nnUNet_n_proc_DA="0").stdout
-    export = ["nnunet_labelset", "export", "-d", 902, "-tr", trainer, "-p", "extended", "-o", tmp_path / "model.zip"]
+    assert (
+        "Output layers of 4 labels restored"
+        in nnunet.run(*command, "-device", "cpu", nnUNet_n_proc_DA="0").stdout
+    )
+    export = [
+        "nnunet_labelset",
+        "export",
+        "-d",
+        902,
+        "-tr",
+        trainer,
+        "-p",
+        "extended",
+        "-o",
+        tmp_path / "model.zip",
+    ]
     assert "the same segmentation" in nnunet.run(*export).stdout
 
 
@@ -166,7 +240,7 @@ def test_a_model_of_regions(prepared_regions: tiny.NNUNet, tmp_path: Path) -> No
         ({"channel_names": {"0": "CT"}}, [], "the channels ['T2'], the data set has ['CT']"),
         ({"labels": {"background": 0, "liver": 1}}, [], "no label in common"),
         ({"labels": {**NEW_LABELS, "Shell": 4, "shell": 6}}, [], "to have the highest value"),
-        ({"labels": {"background": 0, "shel": 1, "core": 2, "dot": 3}}, [], "'shell', which is no label of the data set; did you mean 'shel'?"),  # noqa: E501
+        ({"labels": {"background": 0, "shel": 1, "core": 2, "dot": 3}}, [], "'shell', which is no label of the data set; did you mean 'shel'?"),
         ({"label_sets": None}, [], "no 'label_sets' block"),
         ({}, ["-p", "my__plans"], "plans 'my__plans': nnU-Net tells"),
         ({}, ["-p", "../plans"], "plans '../plans': expected letters"),
@@ -183,7 +257,11 @@ def test_mistakes_are_one_line(
     message: str,
 ) -> None:
     changes = {
-        "label_sets": {"version": 1, "protocols": {"full": {}}, "cases": dict.fromkeys(CASES, "full")},
+        "label_sets": {
+            "version": 1,
+            "protocols": {"full": {}},
+            "cases": dict.fromkeys(CASES, "full"),
+        },
         **changes,
     }
     write_new(prepared.raw, **changes)
@@ -196,7 +274,10 @@ def test_mistakes_are_one_line(
 
 
 def test_no_model(
-    prepared: tiny.NNUNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    prepared: tiny.NNUNet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
     write_new(prepared.raw)
     (tmp_path / "broken.zip").write_bytes(b"PK\x03\x04 nothing")

@@ -20,7 +20,9 @@ def trained(nnunet: tiny.NNUNet, cls: type) -> nnUNetTrainer:
     configuration["patch_size"] = [24, 24, 24]
     configuration["architecture"]["arch_kwargs"]["features_per_stage"] = [16, 32, 64]
     dataset = json.loads((nnunet.preprocessed / tiny.NAME / "dataset.json").read_text())
-    trainer = cls({**plans, "continue_training": False}, "3d_fullres", "all", dataset, torch.device("cpu"))
+    trainer = cls(
+        {**plans, "continue_training": False}, "3d_fullres", "all", dataset, torch.device("cpu")
+    )
     trainer.disable_checkpointing = True
     trainer.run_training()
     return trainer
@@ -29,11 +31,18 @@ def trained(nnunet: tiny.NNUNet, cls: type) -> nnUNetTrainer:
 def dice_of_the_unannotated(trainer: nnUNetTrainer) -> float:
     """Mean Dice of the core on new volumes of the scanner whose cases never annotate it.
 
-    (They lack the dot too. Nothing tells it from the core there, so that chance decides whether it is found.)
+    (They lack the dot too. Nothing tells it from the core there, so that chance decides whether it
+    is found.)
     """
     predictor = nnUNetPredictor(device=torch.device("cpu"), use_mirroring=False, allow_tqdm=False)
     predictor.manual_initialization(
-        trainer.network, trainer.plans_manager, trainer.configuration_manager, None, trainer.dataset_json, "", None
+        trainer.network,
+        trainer.plans_manager,
+        trainer.configuration_manager,
+        None,
+        trainer.dataset_json,
+        "",
+        None,
     )
     trainer.set_deep_supervision_enabled(False)
     scores = []
@@ -46,7 +55,9 @@ def dice_of_the_unannotated(trainer: nnUNetTrainer) -> float:
     return float(np.mean(scores))
 
 
-def test_label_sets_teach_what_ignoring_cannot(in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_label_sets_teach_what_ignoring_cannot(
+    in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("nnunet_labelset_epochs", "5")
     monkeypatch.setenv("nnunet_labelset_iterations", "40")
     ignoring = dice_of_the_unannotated(trained(in_process, nnUNetTrainer_short))

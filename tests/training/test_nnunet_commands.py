@@ -1,4 +1,5 @@
-"""nnU-Net's own commands, end to end, on a data set that carries the contract. The tests of this file build on each
+"""nnU-Net's own commands, end to end, on a data set that carries the contract. The tests of this
+file build on each
 other: they run in order, in one process, on one data set."""
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def test_train_3d_with_worker_processes(prepared: tiny.NNUNet) -> None:
     assert "Cases in which a leaf is annotated" in log
     assert log.count("Mean Validation Dice") == 1
     summary = load_summary_json(str(fold / "validation" / "summary.json"))
-    cases = {Path(case["reference_file"]).name[:-7]: case["metrics"] for case in summary["metric_per_case"]}
+    cases = {
+        Path(case["reference_file"]).name[:-7]: case["metrics"]
+        for case in summary["metric_per_case"]
+    }
     assert len(cases) == 2
     for case, metrics in cases.items():
         assert np.isnan(metrics[2]["Dice"]) == (tiny.CASES[case] != "full")
@@ -56,8 +60,22 @@ def test_validate_again(prepared: tiny.NNUNet) -> None:
 
 def test_continue(prepared: tiny.NNUNet) -> None:
     """With our own verb, which needs no nnUNet_extTrainer."""
-    words = ["nnunet_labelset", "train", 901, "3d_fullres", 0, "-tr", LEAF_DICE, "-device", "cpu", "--c", "--npz"]
-    log = prepared.run(*words, nnunet_labelset_epochs="2", nnUNet_n_proc_DA="0", nnUNet_extTrainer="").stdout
+    words = [
+        "nnunet_labelset",
+        "train",
+        901,
+        "3d_fullres",
+        0,
+        "-tr",
+        LEAF_DICE,
+        "-device",
+        "cpu",
+        "--c",
+        "--npz",
+    ]
+    log = prepared.run(
+        *words, nnunet_labelset_epochs="2", nnUNet_n_proc_DA="0", nnUNet_extTrainer=""
+    ).stdout
     assert "Epoch 1" in log
     assert "Epoch 0" not in log
 
@@ -70,7 +88,16 @@ def test_do_not_continue_with_another_contract(prepared: tiny.NNUNet) -> None:
     dataset.write_text(json.dumps(content))
     try:
         done = prepared.run(
-            "nnUNetv2_train", 901, "3d_fullres", 0, "-tr", LEAF_DICE, "-device", "cpu", "--c", check=False
+            "nnUNetv2_train",
+            901,
+            "3d_fullres",
+            0,
+            "-tr",
+            LEAF_DICE,
+            "-device",
+            "cpu",
+            "--c",
+            check=False,
         )
     finally:
         dataset.write_text(before)
@@ -88,7 +115,9 @@ def test_pretrained_weights_and_second_fold(prepared: tiny.NNUNet) -> None:
 @pytest.mark.parametrize("fold", [0, 1])
 def test_train_2d(prepared: tiny.NNUNet, fold: int) -> None:
     prepared.train("2d", fold, LEAF_DICE, "--npz")
-    assert (prepared.model_folder(LEAF_DICE, "2d") / f"fold_{fold}" / "checkpoint_final.pth").is_file()
+    assert (
+        prepared.model_folder(LEAF_DICE, "2d") / f"fold_{fold}" / "checkpoint_final.pth"
+    ).is_file()
 
 
 def test_the_teacher_in_2d(prepared: tiny.NNUNet) -> None:
@@ -102,7 +131,9 @@ def test_low_resolution_and_cascade_on_all_cases(prepared: tiny.NNUNet) -> None:
     prepared.train("3d_lowres", "all", trainer)
     prepared.train("3d_cascade_fullres", "all", trainer)
     validation = prepared.model_folder(trainer, "3d_cascade_fullres") / "fold_all" / "validation"
-    assert len(load_summary_json(str(validation / "summary.json"))["metric_per_case"]) == len(tiny.CASES)
+    assert len(load_summary_json(str(validation / "summary.json"))["metric_per_case"]) == len(
+        tiny.CASES
+    )
 
 
 def test_residual_encoder_plans(prepared: tiny.NNUNet) -> None:
@@ -115,23 +146,68 @@ def test_residual_encoder_plans(prepared: tiny.NNUNet) -> None:
 def test_predict_ensemble_and_select(prepared: tiny.NNUNet, tmp_path: Path) -> None:
     images = prepared.raw / tiny.NAME / "imagesTs"
     for configuration in ("2d", "3d_fullres"):
-        arguments = ["-i", images, "-o", tmp_path / configuration, "-d", 901, "-c", configuration, "-tr", LEAF_DICE]
+        arguments = [
+            "-i",
+            images,
+            "-o",
+            tmp_path / configuration,
+            "-d",
+            901,
+            "-c",
+            configuration,
+            "-tr",
+            LEAF_DICE,
+        ]
         workers = ["-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta", "--save_probabilities"]
         prepared.run("nnUNetv2_predict", *arguments, "-f", 0, 1, *workers)
-    prepared.run("nnUNetv2_ensemble", "-i", tmp_path / "2d", tmp_path / "3d_fullres", "-o", tmp_path / "both", "-np", 1)
+    prepared.run(
+        "nnUNetv2_ensemble",
+        "-i",
+        tmp_path / "2d",
+        tmp_path / "3d_fullres",
+        "-o",
+        tmp_path / "both",
+        "-np",
+        1,
+    )
     for name in ("2d", "3d_fullres", "both"):
         values = segmentation(tmp_path / name / "test_100.nii.gz")
         assert values.shape == tiny.SHAPE
         assert values.max() <= 3
     prepared.run(
-        "nnUNetv2_find_best_configuration", 901, "-tr", LEAF_DICE, "-c", "2d", "3d_fullres", "-f", 0, 1, "-np", 1
+        "nnUNetv2_find_best_configuration",
+        901,
+        "-tr",
+        LEAF_DICE,
+        "-c",
+        "2d",
+        "3d_fullres",
+        "-f",
+        0,
+        1,
+        "-np",
+        1,
     )
     assert (prepared.results / tiny.NAME / "inference_instructions.txt").is_file()
     chosen = next(prepared.results.rglob("postprocessing.pkl"))
     prepared.run(
         "nnUNetv2_apply_postprocessing",
-        *("-i", tmp_path / "3d_fullres", "-o", tmp_path / "postprocessed", "-np", 1, "-pp_pkl_file", chosen),
-        *("-plans_json", chosen.with_name("plans.json"), "-dataset_json", chosen.with_name("dataset.json")),
+        *(
+            "-i",
+            tmp_path / "3d_fullres",
+            "-o",
+            tmp_path / "postprocessed",
+            "-np",
+            1,
+            "-pp_pkl_file",
+            chosen,
+        ),
+        *(
+            "-plans_json",
+            chosen.with_name("plans.json"),
+            "-dataset_json",
+            chosen.with_name("dataset.json"),
+        ),
     )
     assert (tmp_path / "postprocessed" / "test_100.nii.gz").is_file()
 
@@ -145,7 +221,21 @@ def test_export_for_stock_nnunet(prepared: tiny.NNUNet, tmp_path: Path) -> None:
     chosen = model / "crossval_results_folds_0_1" / "postprocessing.pkl"
     chosen.parent.mkdir(exist_ok=True)
     chosen.write_bytes(pickle.dumps(([], [])))
-    words = ["nnunet_labelset", "export", "-d", 901, "-tr", LEAF_DICE, "-o", archive, "--model-card", "-f", 1, 0, 1]
+    words = [
+        "nnunet_labelset",
+        "export",
+        "-d",
+        901,
+        "-tr",
+        LEAF_DICE,
+        "-o",
+        archive,
+        "--model-card",
+        "-f",
+        1,
+        0,
+        1,
+    ]
     done = prepared.run(*words)
     assert "stock nnU-Net gives the same segmentation" in done.stdout
     again = prepared.run(*words, check=False)
@@ -171,13 +261,29 @@ def test_export_for_stock_nnunet(prepared: tiny.NNUNet, tmp_path: Path) -> None:
         "POSTPROCESSED": tmp_path / "better",
     }
     for command in typed:  # what the export tells the user to type
-        arguments = [places.get(word, word.replace("$nnUNet_results", str(stock.results))) for word in command[1:]]
+        arguments = [
+            places.get(word, word.replace("$nnUNet_results", str(stock.results)))
+            for word in command[1:]
+        ]
         stock.run(command[0], *arguments, *(workers if command[0] == "nnUNetv2_predict" else ()))
     assert len(typed) == 3
-    arguments = ["-i", images, "-o", tmp_path / "ours", "-d", tiny.NAME, "-c", "3d_fullres", "-tr", LEAF_DICE]
+    arguments = [
+        "-i",
+        images,
+        "-o",
+        tmp_path / "ours",
+        "-d",
+        tiny.NAME,
+        "-c",
+        "3d_fullres",
+        "-tr",
+        LEAF_DICE,
+    ]
     prepared.run("nnUNetv2_predict", *arguments, "-f", 0, 1, *workers)
     for name in ("test_100.nii.gz", "test_101.nii.gz"):
-        assert np.array_equal(segmentation(tmp_path / "ours" / name), segmentation(tmp_path / "theirs" / name))
+        assert np.array_equal(
+            segmentation(tmp_path / "ours" / name), segmentation(tmp_path / "theirs" / name)
+        )
         assert (tmp_path / "better" / name).is_file()
 
 
@@ -188,7 +294,16 @@ def test_a_mistake_is_one_line_on_the_screen(prepared: tiny.NNUNet) -> None:
     del content["label_sets"]["cases"]["part_0"]
     dataset.write_text(json.dumps(content))
     try:
-        arguments = ["nnUNetv2_train", 901, "3d_fullres", "all", "-tr", "nnUNetTrainerLeafDice", "-device", "cpu"]
+        arguments = [
+            "nnUNetv2_train",
+            901,
+            "3d_fullres",
+            "all",
+            "-tr",
+            "nnUNetTrainerLeafDice",
+            "-device",
+            "cpu",
+        ]
         done = prepared.run(*arguments, check=False)
     finally:
         dataset.write_text(before)
@@ -201,7 +316,9 @@ def test_a_mistake_is_one_line_on_the_screen(prepared: tiny.NNUNet) -> None:
 
 def children(pid: int) -> list[int]:
     """Processes below `pid`, from the process table."""
-    table = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    table = subprocess.run(
+        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
     parents = {int(line.split()[0]): int(line.split()[1]) for line in table.splitlines()}
     found, waiting = [], [pid]
     while waiting:
@@ -214,10 +331,19 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="needs the command ps")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_training_leaves_nothing_behind(prepared: tiny.NNUNet, tmp_path: Path, number: int) -> None:
-    temporary = Path(tempfile.mkdtemp())  # short: sockets in it have paths of at most 107 characters
+def test_a_stopped_training_leaves_nothing_behind(
+    prepared: tiny.NNUNet, tmp_path: Path, number: int
+) -> None:
+    temporary = Path(
+        tempfile.mkdtemp()
+    )  # short: sockets in it have paths of at most 107 characters
     command = [str(Path(sys.executable).parent / "nnUNetv2_train"), "901", "3d_fullres", "2"]
-    environment = {**prepared.environment, "nnUNet_n_proc_DA": "2", "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+    environment = {
+        **prepared.environment,
+        "nnUNet_n_proc_DA": "2",
+        "TMPDIR": str(temporary),
+        "PYTHONUNBUFFERED": "1",
+    }
     with (tmp_path / "log.txt").open("w") as log:
         process = subprocess.Popen(
             [*command, "-tr", "nnUNetTrainerLeafDice", "-device", "cpu"],

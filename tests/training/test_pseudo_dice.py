@@ -13,7 +13,12 @@ from tests.helpers import tiny
 
 
 def counts(tp: list[int], fp: list[int], fn: list[int], loss: float = 0.5) -> dict[str, Any]:
-    return {"loss": np.array(loss), "tp_hard": np.array(tp), "fp_hard": np.array(fp), "fn_hard": np.array(fn)}
+    return {
+        "loss": np.array(loss),
+        "tp_hard": np.array(tp),
+        "fp_hard": np.array(fp),
+        "fn_hard": np.array(fn),
+    }
 
 
 def started(nnunet: tiny.NNUNet) -> Any:
@@ -30,7 +35,10 @@ def epoch(trainer: Any, *outputs: dict[str, Any]) -> tuple[list[float], float]:
     trainer.logger.log("train_losses", 0.1, trainer.current_epoch)
     trainer.on_validation_epoch_end(list(outputs))
     trainer.on_epoch_end()
-    return tuple(trainer.logger.get_value(key, step=-1) for key in ("dice_per_class_or_region", "mean_fg_dice"))
+    return tuple(
+        trainer.logger.get_value(key, step=-1)
+        for key in ("dice_per_class_or_region", "mean_fg_dice")
+    )
 
 
 def test_a_hallucination_is_scored(in_process: tiny.NNUNet) -> None:
@@ -55,7 +63,10 @@ def test_false_positives_alone_do_not_make_a_leaf_annotated(
 def test_no_count_is_no_score(in_process: tiny.NNUNet) -> None:
     trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
     trainer.initialize()
-    outputs = counts([4, 0, 0], [2, 0, 0], [0, 0, 0], 0.2), counts([4, 0, 0], [0, 0, 0], [2, 0, 2], 0.4)
+    outputs = (
+        counts([4, 0, 0], [2, 0, 0], [0, 0, 0], 0.2),
+        counts([4, 0, 0], [0, 0, 0], [2, 0, 2], 0.4),
+    )
     scores, mean = epoch(trainer, *outputs)
     assert scores[0] == pytest.approx(16 / 20)
     assert np.isnan(scores[1])
@@ -67,11 +78,16 @@ def test_no_count_is_no_score(in_process: tiny.NNUNet) -> None:
 
 def test_the_mean_does_not_jump_because_other_leaves_were_seen(in_process: tiny.NNUNet) -> None:
     trainer = started(in_process)
-    easy, hard = counts([90, 0, 0], [10, 0, 0], [10, 0, 0]), counts([0, 30, 0], [0, 70, 0], [0, 70, 0])
+    easy, hard = (
+        counts([90, 0, 0], [10, 0, 0], [10, 0, 0]),
+        counts([0, 30, 0], [0, 70, 0], [0, 70, 0]),
+    )
     epoch(trainer, easy, hard)
     means = [epoch(trainer, outputs)[1] for outputs in (easy, hard, easy, easy, easy, hard)]
     assert means == pytest.approx([0.6] * 6)  # 0.9 and 0.3, whichever was seen
-    _, mean = epoch(trainer, counts([0, 0, 0], [1, 1, 0], [0, 0, 0]))  # one wrong voxel is one wrong voxel
+    _, mean = epoch(
+        trainer, counts([0, 0, 0], [1, 1, 0], [0, 0, 0])
+    )  # one wrong voxel is one wrong voxel
     assert mean == pytest.approx(0.6, abs=0.01)
     for _ in range(30):
         _, mean = epoch(trainer, counts([0, 0, 0], [100, 100, 0], [0, 0, 0]))
@@ -79,7 +95,9 @@ def test_the_mean_does_not_jump_because_other_leaves_were_seen(in_process: tiny.
 
 
 def test_a_first_epoch_cannot_keep_the_best_checkpoint(in_process: tiny.NNUNet) -> None:
-    """The first epochs show nothing, then the easy leaf alone; the mean over more leaves is lower, and comes later."""
+    """The first epochs show nothing, then the easy leaf alone; the mean over more leaves is lower,
+    and comes later.
+    """
     trainer = started(in_process)
     trainer.disable_checkpointing = True
     epoch(trainer, counts([0, 0, 0], [0, 0, 0], [0, 0, 0]))
@@ -94,7 +112,9 @@ def test_a_first_epoch_cannot_keep_the_best_checkpoint(in_process: tiny.NNUNet) 
 
 
 def test_a_voxel_that_was_invented_once_is_forgotten(in_process: tiny.NNUNet) -> None:
-    """No case annotates the last leaf: it has no score, one false voxel counts for a while, and nothing starts anew."""
+    """No case annotates the last leaf: it has no score, one false voxel counts for a while, and
+    nothing starts anew.
+    """
     trainer = started(in_process)
     trainer.disable_checkpointing = True
     nothing, good = [0, 0, 0], [99, 0, 0]
@@ -109,7 +129,9 @@ def test_a_voxel_that_was_invented_once_is_forgotten(in_process: tiny.NNUNet) ->
     assert np.isnan(scores[2])
 
 
-def test_the_score_goes_on_where_the_training_was_stopped(in_process: tiny.NNUNet, tmp_path: Path) -> None:
+def test_the_score_goes_on_where_the_training_was_stopped(
+    in_process: tiny.NNUNet, tmp_path: Path
+) -> None:
     first, outputs = started(in_process), counts([5, 0, 3], [1, 2, 0], [4, 0, 9])
     epoch(first, counts([1, 1, 1], [8, 8, 8], [8, 8, 8]))
     first.current_epoch -= 1

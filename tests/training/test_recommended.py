@@ -10,7 +10,9 @@ from tests.helpers.tiny import make
 from tests.training.test_trainer import TRAINERS
 
 
-@pytest.mark.parametrize("name", ["nnUNetTrainerLabelSet", "nnUNetTrainerLabelSetTeacher_NoMirroring"])
+@pytest.mark.parametrize(
+    "name", ["nnUNetTrainerLabelSet", "nnUNetTrainerLabelSetTeacher_NoMirroring"]
+)
 def test_cross_entropy_comes_after_dice(in_process: tiny.NNUNet, name: str) -> None:
     trainer = make(in_process, TRAINERS[name])
     trainer.num_epochs = 10
@@ -26,5 +28,7 @@ def test_cross_entropy_comes_after_dice(in_process: tiny.NNUNet, name: str) -> N
 def test_no_mirroring(in_process: tiny.NNUNet) -> None:
     for name, cls in TRAINERS.items():
         if name.endswith("_NoMirroring"):
-            axes = make(in_process, cls).configure_rotation_dummyDA_mirroring_and_inital_patch_size()[-1]
+            axes = make(
+                in_process, cls
+            ).configure_rotation_dummyDA_mirroring_and_inital_patch_size()[-1]
             assert axes is None

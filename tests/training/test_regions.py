@@ -1,4 +1,6 @@
-"""The same trainers on a data set with regions: nnU-Net's commands, and its loss where all is known."""
+"""The same trainers on a data set with regions: nnU-Net's commands, and its loss where all is
+known.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from nnunet_labelset.trainers.baselines import nnUNetTrainerSoftTargetDice
 from nnunet_labelset.trainers.label_set import nnUNetTrainerLabelSet
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice, nnUNetTrainerLeafDiceCE
 from nnunet_labelset.trainers.marginal import nnUNetTrainerMarginalCE, nnUNetTrainerMarginalDiceCE
-from nnunet_labelset.trainers.short import nnUNetTrainerLabelSetTeacher_short, nnUNetTrainerLeafDiceCE_short
+from nnunet_labelset.trainers.short import (
+    nnUNetTrainerLabelSetTeacher_short,
+    nnUNetTrainerLeafDiceCE_short,
+)
 from tests.helpers import tiny
 from tests.training.conftest import enter
 
@@ -34,20 +39,26 @@ def batch(cases: list[str], seed: int = 0, values: int = 5) -> dict[str, Any]:
     return {
         "data": torch.randn(len(cases), 1, 16, 16, 16, generator=generator),
         "target": [
-            torch.randint(values, (len(cases), 1, s, s, s), generator=generator, dtype=torch.int16) for s in (16, 8)
+            torch.randint(values, (len(cases), 1, s, s, s), generator=generator, dtype=torch.int16)
+            for s in (16, 8)
         ],
         "keys": np.array(cases),
     }
 
 
-@pytest.mark.parametrize("cls", [nnUNetTrainerLeafDiceCE, nnUNetTrainerMarginalDiceCE, nnUNetTrainerLabelSet])
-def test_complete_cases_are_trained_with_nnunets_own_region_loss(regions_in_process: tiny.NNUNet, cls: type) -> None:
+@pytest.mark.parametrize(
+    "cls", [nnUNetTrainerLeafDiceCE, nnUNetTrainerMarginalDiceCE, nnUNetTrainerLabelSet]
+)
+def test_complete_cases_are_trained_with_nnunets_own_region_loss(
+    regions_in_process: tiny.NNUNet, cls: type
+) -> None:
     ours, plain = tiny.make(regions_in_process, cls), tiny.make(regions_in_process, nnUNetTrainer)
     for trainer in (ours, plain):
         trainer.configuration_manager.configuration["batch_dice"] = cls is nnUNetTrainerLabelSet
         trainer.initialize()
     ours.current_epoch = ours.num_epochs - 1
-    ours.on_train_epoch_start()  # the cross entropy of nnUNetTrainerLabelSet has its full weight at last
+    # the cross entropy of nnUNetTrainerLabelSet has its full weight at last
+    ours.on_train_epoch_start()
     example = batch(["full_0", "full_1"])
     masks = [
         torch.cat([*(torch.isin(scale, torch.tensor(key)) for key in KEYS), scale == 4], 1)
@@ -55,11 +66,17 @@ def test_complete_cases_are_trained_with_nnunets_own_region_loss(regions_in_proc
     ]
     logits = [torch.randn(2, 3, s, s, s) for s in (16, 8)]
     expected = plain.loss(logits, masks) + 1
-    assert float(ours.loss(logits, ours._encoded(example)["target"])) == pytest.approx(float(expected), abs=1e-4)
+    assert float(ours.loss(logits, ours._encoded(example)["target"])) == pytest.approx(
+        float(expected), abs=1e-4
+    )
 
 
-@pytest.mark.parametrize("cls", [nnUNetTrainerLeafDice, nnUNetTrainerMarginalCE, nnUNetTrainerLeafDiceCE])
-def test_the_outermost_contour_says_nothing_about_what_is_inside(regions_in_process: tiny.NNUNet, cls: type) -> None:
+@pytest.mark.parametrize(
+    "cls", [nnUNetTrainerLeafDice, nnUNetTrainerMarginalCE, nnUNetTrainerLeafDiceCE]
+)
+def test_the_outermost_contour_says_nothing_about_what_is_inside(
+    regions_in_process: tiny.NNUNet, cls: type
+) -> None:
     trainer = tiny.make(regions_in_process, cls)
     trainer.initialize()
     example = trainer._encoded(batch(["whole_0", "whole_1"], values=2))
@@ -97,26 +114,40 @@ def test_pseudo_dice_by_region(regions_in_process: tiny.NNUNet) -> None:
     for b in range(2):
         for region, leaves in enumerate(({1, 2, 3}, {2, 3}, {3})):
             voxels = zip(
-                example["target"][0][b].flatten().tolist(), predicted[b, region].flatten().tolist(), strict=True
+                example["target"][0][b].flatten().tolist(),
+                predicted[b, region].flatten().tolist(),
+                strict=True,
             )
             for value, positive in voxels:
                 inside, outside = sets[b][value] <= leaves, not sets[b][value] & leaves
-                expected[:, region] += [inside and positive, outside and positive, inside and not positive]
+                expected[:, region] += [
+                    inside and positive,
+                    outside and positive,
+                    inside and not positive,
+                ]
     assert [outputs[key].tolist() for key in ("tp_hard", "fp_hard", "fn_hard")] == expected.tolist()
 
 
 def test_mistakes_stop_at_once(regions_in_process: tiny.NNUNet) -> None:
     with pytest.raises(SystemExit, match="soft-target Dice is not defined for regions"):
         tiny.make(regions_in_process, nnUNetTrainerSoftTargetDice).initialize()
-    with pytest.raises(SystemExit, match="which regions do not have: train with nnUNetTrainerLabelSet"):
+    with pytest.raises(
+        SystemExit, match="which regions do not have: train with nnUNetTrainerLabelSet"
+    ):
         tiny.make(regions_in_process, nnUNetTrainerLabelSetTeacher_short).initialize()
     labels, block = tiny.REGIONS["labels"], tiny.REGIONS["label_sets"]
     two = {key: labels[key] for key in ("background", "whole", "inner", "ignore")}
     for changes, message in (
         ({"labels": {**labels, "inner": []}}, "region 'inner' has no leaves"),
-        ({"labels": {**two, "whole": [1, 2], "inner": [2]}, "regions_class_order": [1, 2]}, "'dot' is in no region"),
+        (
+            {"labels": {**two, "whole": [1, 2], "inner": [2]}, "regions_class_order": [1, 2]},
+            "'dot' is in no region",
+        ),
         ({"regions_class_order": None}, "regions_class_order"),
-        ({"label_sets": {**block, "protocols": {"full": {}, "merged": {"whole": ["shell"]}}}}, "value 'whole'"),
+        (
+            {"label_sets": {**block, "protocols": {"full": {}, "merged": {"whole": ["shell"]}}}},
+            "value 'whole'",
+        ),
     ):
         dataset = {**tiny.dataset_json(regions_in_process), **changes}
         with pytest.raises(SystemExit, match=message):
@@ -139,12 +170,35 @@ def test_the_whole_road(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
         assert scores[0]["TP"] + scores[0]["FN"] > 0
         assert np.isnan([score["Dice"] for score in scores[1:]]).all() == whole_only
     images = nnunet.raw / tiny.NAME / "imagesTs"
-    arguments = ["-i", images, "-o", tmp_path / "out", "-d", 901, "-c", "3d_fullres", "-tr", TRAINER, "-f", 0]
+    arguments = [
+        "-i",
+        images,
+        "-o",
+        tmp_path / "out",
+        "-d",
+        901,
+        "-c",
+        "3d_fullres",
+        "-tr",
+        TRAINER,
+        "-f",
+        0,
+    ]
     options = ["-npp", 1, "-nps", 1, "-device", "cpu", "--disable_tta", "--save_probabilities"]
     nnunet.run("nnUNetv2_predict", *arguments, *options)
-    nnunet.run("nnUNetv2_ensemble", "-i", tmp_path / "out", tmp_path / "out", "-o", tmp_path / "both", "-np", 1)
+    nnunet.run(
+        "nnUNetv2_ensemble",
+        "-i",
+        tmp_path / "out",
+        tmp_path / "out",
+        "-o",
+        tmp_path / "both",
+        "-np",
+        1,
+    )
     values, both = (
-        sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / folder / "test_100.nii.gz"))) for folder in ("out", "both")
+        sitk.GetArrayFromImage(sitk.ReadImage(str(tmp_path / folder / "test_100.nii.gz")))
+        for folder in ("out", "both")
     )
     assert set(np.unique(values)) <= {0, 1, 2, 3}  # regions_class_order
     assert np.array_equal(values, both)
@@ -157,17 +211,26 @@ def test_the_whole_road(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
 def test_cascade(prepared_regions: tiny.NNUNet) -> None:
     prepared_regions.train("3d_lowres", "all", TRAINER)
     prepared_regions.train("3d_cascade_fullres", "all", TRAINER)
-    validation = prepared_regions.model_folder(TRAINER, "3d_cascade_fullres") / "fold_all" / "validation"
+    validation = (
+        prepared_regions.model_folder(TRAINER, "3d_cascade_fullres") / "fold_all" / "validation"
+    )
     assert list(load_summary_json(str(validation / "summary.json"))["mean"]) == KEYS
 
 
 def test_2d_selection_and_postprocessing(
-    prepared_regions: tiny.NNUNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    prepared_regions: tiny.NNUNet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
 ) -> None:
-    """nnU-Net's commands ensemble and postprocess regions; our selection does, with what is known of every region."""
+    """nnU-Net's commands ensemble and postprocess regions; our selection does, with what is known
+    of every region.
+    """
     nnunet = enter(prepared_regions, monkeypatch, prepared_regions.results)
     for configuration in ("2d", "3d_fullres"):
-        if not list((nnunet.model_folder(TRAINER, configuration) / "fold_0" / "validation").glob("*.npz")):
+        if not list(
+            (nnunet.model_folder(TRAINER, configuration) / "fold_0" / "validation").glob("*.npz")
+        ):
             nnunet.train(configuration, 0, TRAINER, "--npz")
     words = [901, "-tr", TRAINER, "-c", "2d", "3d_fullres", "-f", 0, "-np", 1]
     nnunet.run("nnUNetv2_find_best_configuration", *words)
@@ -175,7 +238,9 @@ def test_2d_selection_and_postprocessing(
     (ensemble / "postprocessing.pkl").unlink(missing_ok=True)
     assert main(["find_best_configuration", *map(str, words)]) == 0
     assert "Best by label-set-aware Dice" in capsys.readouterr().out
-    information = json.loads((nnunet.results / tiny.NAME / "inference_information.json").read_text())
+    information = json.loads(
+        (nnunet.results / tiny.NAME / "inference_information.json").read_text()
+    )
     assert len(information["all_results"]) == 3
     summary = load_summary_json(str(ensemble / "summary.json"))
     assert list(summary["mean"]) == KEYS
@@ -191,12 +256,16 @@ def test_2d_selection_and_postprocessing(
         str(ensemble / "dataset.json"),
         1,
     )
-    assert len(list((tmp_path / "postprocessed").glob("*.nii.gz"))) == len(summary["metric_per_case"])
+    assert len(list((tmp_path / "postprocessed").glob("*.nii.gz"))) == len(
+        summary["metric_per_case"]
+    )
 
 
 def test_training_goes_on(prepared_regions: tiny.NNUNet) -> None:
     if not (prepared_regions.model_folder(TRAINER) / "fold_0" / "checkpoint_final.pth").is_file():
         prepared_regions.train("3d_fullres", 0, TRAINER, "--npz")
-    log = prepared_regions.train("3d_fullres", 0, TRAINER, "--c", "--npz", nnunet_labelset_epochs="2")
+    log = prepared_regions.train(
+        "3d_fullres", 0, TRAINER, "--c", "--npz", nnunet_labelset_epochs="2"
+    )
     assert "Epoch 1" in log
     assert "Epoch 0" not in log

@@ -29,7 +29,10 @@ def example(seed: int, values: int = 5) -> tuple[Tensor, Tensor]:
 
 def test_the_first_step_is_batch_dice() -> None:
     logits, target = example(0)
-    running, plain = RunningLeafDiceLoss(LABEL_SETS, tail=0), LeafDiceLoss(LABEL_SETS, batch_dice=True)
+    running, plain = (
+        RunningLeafDiceLoss(LABEL_SETS, tail=0),
+        LeafDiceLoss(LABEL_SETS, batch_dice=True),
+    )
     gradients = [torch.autograd.grad(loss(logits, target), logits)[0] for loss in (running, plain)]
     torch.testing.assert_close(*gradients)
 
@@ -45,7 +48,11 @@ def test_the_value_is_the_dice_of_the_last_steps() -> None:
         for leaf in range(3):
             known = ~larger[1] & ~(larger[0] if leaf else torch.zeros_like(larger[0]))
             now[:, leaf] = torch.stack(
-                [p[:, leaf][singles[leaf]].sum(), singles[leaf].sum(), (p[:, leaf] ** 2)[known].sum()]
+                [
+                    p[:, leaf][singles[leaf]].sum(),
+                    singles[leaf].sum(),
+                    (p[:, leaf] ** 2)[known].sum(),
+                ]
             )
         terms = now + loss.decay * terms
         expected = 1 - (2 * terms[0] / (terms[1] + terms[2] + 1e-5)).mean()
@@ -53,11 +60,16 @@ def test_the_value_is_the_dice_of_the_last_steps() -> None:
 
 
 def test_a_patch_without_a_leaf_has_a_gradient_against_it() -> None:
-    """Leaf 2 is predicted in a batch that annotates other leaves; it was annotated in the step before."""
+    """Leaf 2 is predicted in a batch that annotates other leaves; it was annotated in the step
+    before.
+    """
     loss = RunningLeafDiceLoss(LABEL_SETS)
     loss(*example(2, values=3))
     loss._scale = (4, 4, 4)
-    terms = [torch.tensor([[7.0, 7.0, number]], dtype=torch.float64, requires_grad=True) for number in (0.0, 0.0, 5.0)]
+    terms = [
+        torch.tensor([[7.0, 7.0, number]], dtype=torch.float64, requires_grad=True)
+        for number in (0.0, 0.0, 5.0)
+    ]
     for combine, sign in ((LeafDiceLoss(LABEL_SETS).combine, 0), (loss.combine, 1)):
         intersection, reference, prediction = combine(DiceTerms(*terms))
         value = 1 - (2 * intersection / (reference + prediction + 1e-5)).mean()
@@ -83,7 +95,9 @@ def test_the_axiom_holds() -> None:
         logits, target = example(step)
         inside = (target == 3) | (target == 4)
         swapped = torch.where(inside, logits[:, [0, 2, 1]], logits)  # leaves 1 and 2 change places
-        assert first(logits, target).item() == pytest.approx(second(swapped, target).item(), rel=1e-6)
+        assert first(logits, target).item() == pytest.approx(
+            second(swapped, target).item(), rel=1e-6
+        )
 
 
 def test_validation_neither_uses_nor_changes_the_state() -> None:
@@ -93,17 +107,25 @@ def test_validation_neither_uses_nor_changes_the_state() -> None:
     logits, target = example(1)
     with torch.no_grad():
         value = loss(logits, target)
-    assert value.item() == pytest.approx(LeafDiceLoss(LABEL_SETS, batch_dice=True)(logits, target).item())
+    assert value.item() == pytest.approx(
+        LeafDiceLoss(LABEL_SETS, batch_dice=True)(logits, target).item()
+    )
     assert all(torch.equal(before[scale], state) for scale, state in loss.running.items())
 
 
 def test_a_leaf_that_a_batch_lacks_has_no_logarithm() -> None:
-    """A perfect prediction of a batch with one of three leaves: two have a Dice of 0, as in every Dice of a batch."""
+    """A perfect prediction of a batch with one of three leaves: two have a Dice of 0, as in every
+    Dice of a batch.
+    """
     target = torch.zeros(2, 1, 4, 4, 4, dtype=torch.long)
     logits = torch.nn.functional.one_hot(target[:, 0], 3).movedim(-1, 1).mul(50.0).requires_grad_()
     with torch.no_grad():
-        assert RunningLeafDiceLoss(LABEL_SETS)(logits, target).item() == pytest.approx(2 / 3, abs=1e-4)
-    assert 2 / 3 <= RunningLeafDiceLoss(LABEL_SETS)(logits, target).item() < 0.7  # in training, the tail of leaf 0
+        assert RunningLeafDiceLoss(LABEL_SETS)(logits, target).item() == pytest.approx(
+            2 / 3, abs=1e-4
+        )
+    assert (
+        2 / 3 <= RunningLeafDiceLoss(LABEL_SETS)(logits, target).item() < 0.7
+    )  # in training, the tail of leaf 0
 
 
 def test_a_step_that_overflows_is_not_remembered() -> None:
@@ -132,7 +154,9 @@ def test_scales_have_a_state_each_and_it_travels() -> None:
     assert set(loss.running) == {(4, 4, 4), (4, 4, 2)}
     again.running = dict(loss.running)
     pair = example(5)
-    assert loss(*pair).item() == again(*pair).item() != RunningLeafDiceLoss(LABEL_SETS)(*pair).item()
+    assert (
+        loss(*pair).item() == again(*pair).item() != RunningLeafDiceLoss(LABEL_SETS)(*pair).item()
+    )
 
 
 def test_an_unannotated_batch_is_finite() -> None:
@@ -144,14 +168,18 @@ def test_an_unannotated_batch_is_finite() -> None:
 
 
 def test_a_leaf_that_is_not_found_keeps_a_gradient() -> None:
-    """However small its probabilities, a dead leaf is pulled up about as much; without the tail, hardly at all."""
+    """However small its probabilities, a dead leaf is pulled up about as much; without the tail,
+    hardly at all.
+    """
     pull = {}
     for tail in (0.0, 0.1):
         for gap in (10.0, 20.0):
             logits, target = example(1, values=3)
             with torch.no_grad():
                 logits[:, 2] -= gap
-            gradient = torch.autograd.grad(RunningLeafDiceLoss(LABEL_SETS, tail=tail)(logits, target), logits)[0]
+            gradient = torch.autograd.grad(
+                RunningLeafDiceLoss(LABEL_SETS, tail=tail)(logits, target), logits
+            )[0]
             pull[tail, gap] = -gradient[:, 2].sum().item()
     assert pull[0.0, 20.0] < 1e-3 * pull[0.0, 10.0]
     assert pull[0.1, 20.0] > 0.02 * pull[0.1, 10.0] > 1e-4
@@ -161,7 +189,9 @@ def test_a_leaf_that_is_found_hardly_sees_the_tail() -> None:
     """The slope of what is added to a Dice of D is tail / (2 D (D + tail)): 5 % at 0.95."""
     logits, target = example(4, values=3)
     with torch.no_grad():
-        logits += 6 * torch.nn.functional.one_hot(target[:, 0], 3).movedim(-1, 1)  # nearly all right
+        logits += 6 * torch.nn.functional.one_hot(target[:, 0], 3).movedim(
+            -1, 1
+        )  # nearly all right
     gradients = []
     for tail in (0.0, 0.1):
         loss = RunningLeafDiceLoss(LABEL_SETS, tail=tail)

@@ -13,13 +13,21 @@ from nnunetv2.training.dataloading.data_loader import nnUNetDataLoader
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.training.sampling import AllCentres, Centres, SampledDataset, probabilities, repeated
+from nnunet_labelset.training.sampling import (
+    AllCentres,
+    Centres,
+    SampledDataset,
+    probabilities,
+    repeated,
+)
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
 from tests.training.test_trainer import TRAINERS, all_full
 
 BASELINES = {
-    f"nnUNetTrainer{name}{end}" for name in ("SoftTargetDice", "FullySupervisedDice") for end in ("", "_short")
+    f"nnUNetTrainer{name}{end}"
+    for name in ("SoftTargetDice", "FullySupervisedDice")
+    for end in ("", "_short")
 }
 
 
@@ -78,7 +86,10 @@ def test_complete_cases_are_drawn_as_by_nnunet(in_process: tiny.NNUNet) -> None:
 
 @pytest.mark.parametrize("name", sorted(TRAINERS))
 def test_every_trainer_but_the_baselines_samples_by_leaf(
-    in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, name: str
+    in_process: tiny.NNUNet,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+    name: str,
 ) -> None:
     def drawn() -> list[str]:
         trainer = make(in_process, TRAINERS[name], fold="all")
@@ -93,7 +104,9 @@ def test_every_trainer_but_the_baselines_samples_by_leaf(
     monkeypatch.setenv("nnunet_labelset_sampling", "uniform")
     assert len(drawn()) == len(set(by_default))
     monkeypatch.setenv("nnunet_labelset_sampling", "leaves")
-    with pytest.raises(SystemExit, match="nnunet_labelset_sampling to be 'leaf' or 'uniform', but got 'leaves'"):
+    with pytest.raises(
+        SystemExit, match="nnunet_labelset_sampling to be 'leaf' or 'uniform', but got 'leaves'"
+    ):
         drawn()
 
 
@@ -104,9 +117,16 @@ class OneCase:
         self.identifiers, self.values = [case], values
 
     def load_case(self, identifier: str) -> tuple[Any, Any, None, dict[str, Any]]:
-        locations: dict[Any, np.ndarray] = {value: np.argwhere(self.values[None] == value) for value in (1, 2, 3)}
+        locations: dict[Any, np.ndarray] = {
+            value: np.argwhere(self.values[None] == value) for value in (1, 2, 3)
+        }
         locations[-1, 0, 1, 2, 3] = np.argwhere(self.values[None] < 4)
-        return self.values[None].astype(float), self.values[None], None, {"class_locations": locations}
+        return (
+            self.values[None].astype(float),
+            self.values[None],
+            None,
+            {"class_locations": locations},
+        )
 
 
 @pytest.mark.parametrize(
@@ -125,25 +145,34 @@ def test_oversampled_patches_show_leaves_that_the_case_annotates(
     known = contract({"a": protocol})
     seg = np.random.default_rng(0).choice(values, (8, 8, 8))
     key = (-1, 0, 1, 2, 3)
-    _, _, _, properties = SampledDataset(OneCase("a", seg), known, key, (4, 4, 4), True).load_case("a")
+    _, _, _, properties = SampledDataset(OneCase("a", seg), known, key, (4, 4, 4), True).load_case(
+        "a"
+    )
     assert [value for value in properties["class_locations"] if value != key] == chosen
     assert key in properties["class_locations"]
 
 
 @given(st.integers(1, 40), st.integers(1, 24), st.integers(0, 12), st.integers(0, 39))
 def test_patches_end_inside_the_image(size: int, width: int, more: int, voxel: int) -> None:
-    """The loader's arithmetic with a patch that is larger than what the network sees, as for rotations."""
+    """The loader's arithmetic with a patch that is larger than what the network sees, as for
+    rotations.
+    """
 
     class Labels:
         all_labels: ClassVar[list[int]] = [0, 1]
         has_ignore_label = False
 
     initial = (width + more,) * 3
-    loader = nnUNetDataLoader(OneCase("a", np.zeros((1, 1, 1))), 1, initial, (width,) * 3, Labels(), 1.0)
+    loader = nnUNetDataLoader(
+        OneCase("a", np.zeros((1, 1, 1))), 1, initial, (width,) * 3, Labels(), 1.0
+    )
     free = size - min(size, width)
     slack = (more + 1) // 2 if width <= size else (width + more - size + 1) // 2
     place = [[0, voxel % size, voxel % size, 0]]
-    for locations in (Centres(place, (size,) * 3, (width,) * 3), AllCentres((size,) * 3, (width,) * 3)):
+    for locations in (
+        Centres(place, (size,) * 3, (width,) * 3),
+        AllCentres((size,) * 3, (width,) * 3),
+    ):
         lower, upper = loader.get_bbox((size,) * 3, True, {1: locations})
         for low, high in zip(lower, upper, strict=True):
             assert -slack <= low <= high - (width + more) + free
@@ -151,7 +180,9 @@ def test_patches_end_inside_the_image(size: int, width: int, more: int, voxel: i
 
 
 def test_random_patches_show_the_borders() -> None:
-    """Uniform over what fits, a patch that is not much smaller than the image would hardly ever show a corner."""
+    """Uniform over what fits, a patch that is not much smaller than the image would hardly ever
+    show a corner.
+    """
     centres = AllCentres((10, 8, 3), (4, 4, 4))
     found = np.array([centres[i] for i in range(len(centres))])
     assert set(found[:, 0]) == {0}
@@ -162,7 +193,10 @@ def test_random_patches_show_the_borders() -> None:
 
 def test_random_patches_of_a_slice_show_every_slice() -> None:
     centres = AllCentres((5, 6, 6), (1, 4, 4))
-    assert np.bincount([centres[i][1] for i in range(len(centres))]).tolist() == [len(centres) // 5] * 5
+    assert (
+        np.bincount([centres[i][1] for i in range(len(centres))]).tolist()
+        == [len(centres) // 5] * 5
+    )
 
 
 def test_random_patches_of_a_partial_case_show_its_corners() -> None:
@@ -184,7 +218,12 @@ def test_two_dimensions_keep_every_slice() -> None:
 def test_the_same_seed_draws_the_same_batches(in_process: tiny.NNUNet, configuration: str) -> None:
     batches = []
     for _ in range(2):
-        trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice_short"], configuration=configuration, fold="all")
+        trainer = make(
+            in_process,
+            TRAINERS["nnUNetTrainerLeafDice_short"],
+            configuration=configuration,
+            fold="all",
+        )
         trainer.initialize()
         loader = trainer.get_dataloaders()[0]
         batches.append([next(loader) for _ in range(3)])
@@ -195,7 +234,9 @@ def test_the_same_seed_draws_the_same_batches(in_process: tiny.NNUNet, configura
 
 def test_scarce_leaves_are_drawn_often(in_process: tiny.NNUNet) -> None:
     dataset = dataset_json(in_process)
-    dataset["label_sets"]["cases"] = {case: "full" if case == "full_0" else "no_core" for case in tiny.CASES}
+    dataset["label_sets"]["cases"] = {
+        case: "full" if case == "full_0" else "no_core" for case in tiny.CASES
+    }
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice_short"], dataset, fold="all")
     trainer.initialize()
     loader = trainer.get_dataloaders()[0]

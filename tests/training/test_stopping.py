@@ -1,4 +1,6 @@
-"""What to do when nnU-Net's copy of dataset.json is older than the data set: copy it, unless label maps changed too."""
+"""What to do when nnU-Net's copy of dataset.json is older than the data set: copy it, unless label
+maps changed too.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ BLOCK = {"label_sets": {}}
     [
         ({**COPY, **BLOCK}, "labelsTr", "cp "),
         ({**COPY, **BLOCK}, "labelsTr_before_annotate", "run nnUNetv2_plan_and_preprocess again"),
-        ({**BLOCK, "labels": {**COPY["labels"], "ignore": 2}}, "labelsTr", "run nnUNetv2_plan_and_preprocess again"),
+        (
+            {**BLOCK, "labels": {**COPY["labels"], "ignore": 2}},
+            "labelsTr",
+            "run nnUNetv2_plan_and_preprocess again",
+        ),
     ],
 )
 def test_a_copy_is_not_enough_when_label_maps_changed(
@@ -38,7 +44,8 @@ def test_a_copy_is_not_enough_when_label_maps_changed(
 def test_a_length_that_is_no_number_is_one_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("nnunet_labelset_epochs", text)
     with pytest.raises(
-        SystemExit, match=f"nnunet_labelset_epochs to be a whole number of at least 1, but got '{text}'"
+        SystemExit,
+        match=f"nnunet_labelset_epochs to be a whole number of at least 1, but got '{text}'",
     ):
         setting("epochs", 10)
     monkeypatch.setenv("nnunet_labelset_seed", "0")

@@ -1,4 +1,6 @@
-"""The teacher resolves label-sets inside what the annotation allows, after a warm-up, and goes on with `--c`."""
+"""The teacher resolves label-sets inside what the annotation allows, after a warm-up, and goes on
+with `--c`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,12 @@ MEMBERSHIP = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]}).membershi
 
 
 def test_the_answer_is_restricted_to_the_label_set() -> None:
-    logits = torch.tensor([[[9.0, 9.0, 9.0, 0.0], [1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.5, 0.0]]])  # (1, 3, 4)
+    logits = torch.tensor(
+        [[[9.0, 9.0, 9.0, 0.0], [1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.5, 0.0]]]
+    )  # (1, 3, 4)
     target = torch.tensor([[[3, 3, 3, 0]]], dtype=torch.int16)
-    # within {1, 2}: leaf 1 with 0.73, leaf 1 with 0.98, leaf 2 with 0.62; the last voxel is annotated
+    # within {1, 2}: leaf 1 with 0.73, leaf 1 with 0.98, leaf 2 with 0.62; the last voxel is
+    # annotated
     assert resolved(logits, target, MEMBERSHIP, 0.5).tolist() == [[[1, 1, 2, 0]]]
     assert resolved(logits, target, MEMBERSHIP, 0.9).tolist() == [[[3, 1, 3, 0]]]
     assert resolved(logits, target, MEMBERSHIP, 0.9).dtype == torch.int16
@@ -35,14 +40,20 @@ def test_what_may_be_every_leaf_stays_ignored() -> None:
 
 
 def test_the_old_model_cannot_tell_a_new_leaf_from_background() -> None:
-    """It is sure of background where the new leaf is: such a voxel stays open, unless the annotation excludes it."""
+    """It is sure of background where the new leaf is: such a voxel stays open, unless the
+    annotation excludes it.
+    """
     membership = LabelSets.from_superset_map(4, {4: [0, 3], 5: [0, 1], 6: [0, 1, 3]}).membership
     logits = torch.zeros(1, 4, 4)
     logits[0, 0, :3], logits[0, 1, 3] = 9, 9  # background three times, then the old leaf 1
     logits[0, 3] = -4
     target = torch.tensor([[[4, 5, 6, 6]]])
-    assert resolved(of_old_model(logits, [3]), target, membership, 0.51).tolist() == [[[4, 0, 6, 1]]]
-    assert resolved(logits, target, membership, 0.51).tolist() == [[[0, 0, 0, 1]]]  # what must not happen
+    assert resolved(of_old_model(logits, [3]), target, membership, 0.51).tolist() == [
+        [[4, 0, 6, 1]]
+    ]
+    assert resolved(logits, target, membership, 0.51).tolist() == [
+        [[0, 0, 0, 1]]
+    ]  # what must not happen
 
 
 def started(nnunet: tiny.NNUNet, name: str, **options):
@@ -55,7 +66,10 @@ def started(nnunet: tiny.NNUNet, name: str, **options):
 def open_voxels(trainer, example: dict) -> int:
     """Voxels that a label-set of several leaves is left to."""
     size = trainer.label_sets.membership.sum(1)
-    return sum(int((size[scale.long()] == 2).sum()) for scale in trainer._encoded(copy.deepcopy(example))["target"])
+    return sum(
+        int((size[scale.long()] == 2).sum())
+        for scale in trainer._encoded(copy.deepcopy(example))["target"]
+    )
 
 
 def test_the_teacher_speaks_after_the_warm_up_and_in_training_only(in_process: tiny.NNUNet) -> None:
@@ -84,7 +98,9 @@ def test_the_teacher_follows_the_network(in_process: tiny.NNUNet) -> None:
 
 
 @pytest.mark.parametrize("name", ["nnUNetTrainerLabelSet", "nnUNetTrainerLabelSetTeacher"])
-def test_training_goes_on_from_a_checkpoint(in_process: tiny.NNUNet, tmp_path: Path, name: str) -> None:
+def test_training_goes_on_from_a_checkpoint(
+    in_process: tiny.NNUNet, tmp_path: Path, name: str
+) -> None:
     first = started(in_process, name)
     first.current_epoch = 6
     examples = [batch(step, ["full_0", "part_0"], values=4) for step in range(4)]
@@ -110,7 +126,9 @@ def test_state_does_not_reach_prediction(in_process: tiny.NNUNet, tmp_path: Path
     trainer.save_checkpoint(str(tmp_path / "checkpoint.pth"))
     checkpoint = torch.load(tmp_path / "checkpoint.pth", weights_only=False)
     assert set(checkpoint["network_weights"]) == set(trainer.network.state_dict())
-    assert {"running_dice", "teacher"} <= set(checkpoint["optimizer_state"]["param_groups"][0]["label_sets"])
+    assert {"running_dice", "teacher"} <= set(
+        checkpoint["optimizer_state"]["param_groups"][0]["label_sets"]
+    )
     plain = make(in_process, TRAINERS["nnUNetTrainerLeafDiceCE"], fold="all")
     plain.load_checkpoint(str(tmp_path / "checkpoint.pth"))  # another trainer reads it
 
@@ -118,12 +136,16 @@ def test_state_does_not_reach_prediction(in_process: tiny.NNUNet, tmp_path: Path
 def test_the_old_model_teaches_from_the_first_step(
     in_process: tiny.NNUNet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a training that `extend` has started, the teacher is the model that knew the old leaves, also after `--c`."""
+    """In a training that `extend` has started, the teacher is the model that knew the old leaves,
+    also after `--c`.
+    """
     name, start = "nnUNetTrainerLabelSetTeacher", tmp_path / "start.pth"
     old = make(in_process, TRAINERS[name], fold="all")
     old.initialize()
     weights = copy.deepcopy(old.network.state_dict())
-    torch.save({"network_weights": weights, OUTPUTS: list(old.output_names), NEW_OUTPUTS: ["dot"]}, start)
+    torch.save(
+        {"network_weights": weights, OUTPUTS: list(old.output_names), NEW_OUTPUTS: ["dot"]}, start
+    )
     nothing_sure = {
         "version": 1,
         "protocols": {"open": {"background": ["background", "shell"]}},
@@ -151,5 +173,9 @@ def test_the_old_model_teaches_from_the_first_step(
     second.load_checkpoint(str(tmp_path / "checkpoint.pth"))
     second.train_step(batch(2, ["full_0", "part_0"], values=4))
     for taught in (trainer, second):
-        assert any(not torch.equal(taught.network.state_dict()[key], weights[key]) for key in weights)
-        assert all(torch.equal(taught.teacher.module.state_dict()[key], weights[key]) for key in weights)
+        assert any(
+            not torch.equal(taught.network.state_dict()[key], weights[key]) for key in weights
+        )
+        assert all(
+            torch.equal(taught.teacher.module.state_dict()[key], weights[key]) for key in weights
+        )

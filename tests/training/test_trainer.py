@@ -17,8 +17,12 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunetv2.training.nnUNetTrainer.variants.benchmarking.nnUNetTrainerBenchmark_5epochs import (
     nnUNetTrainerBenchmark_5epochs,
 )
-from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerDA5 import nnUNetTrainerDA5
-from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import nnUNetTrainerNoMirroring
+from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerDA5 import (
+    nnUNetTrainerDA5,
+)
+from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import (
+    nnUNetTrainerNoMirroring,
+)
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from nnunet_labelset.errors import LabelSetError
@@ -50,7 +54,8 @@ def batch(seed: int, cases: list[str], scales: int = 2, values: int = 4) -> dict
     return {
         "data": torch.randn(len(cases), 1, 16, 16, 16, generator=generator),
         "target": [
-            torch.randint(values, (len(cases), 1, s, s, s), generator=generator, dtype=torch.int16) for s in sizes
+            torch.randint(values, (len(cases), 1, s, s, s), generator=generator, dtype=torch.int16)
+            for s in sizes
         ],
         "keys": np.array(cases),
     }
@@ -58,10 +63,19 @@ def batch(seed: int, cases: list[str], scales: int = 2, values: int = 4) -> dict
 
 def test_the_names_that_users_type() -> None:
     names = {name for name in TRAINERS if not name.endswith("_short")}
-    losses = ["MarginalDice", "MarginalDiceCE", "MarginalDiceFocal", "MarginalCE", "MarginalFocal", "LeafDiceFocal"]
+    losses = [
+        "MarginalDice",
+        "MarginalDiceCE",
+        "MarginalDiceFocal",
+        "MarginalCE",
+        "MarginalFocal",
+        "LeafDiceFocal",
+    ]
     lengths = ["", "_5epochs", "_50epochs", "_100epochs", "_250epochs"]
     expected = [*losses, "SoftTargetDice", "FullySupervisedDice"]
-    expected += [f"{loss}{length}" for loss in ("LabelSet", "LeafDice", "LeafDiceCE") for length in lengths]
+    expected += [
+        f"{loss}{length}" for loss in ("LabelSet", "LeafDice", "LeafDiceCE") for length in lengths
+    ]
     expected += [f"LabelSet{length}_NoMirroring" for length in lengths]
     expected += ["LabelSetTeacher", "LabelSetTeacher_NoMirroring"]
     assert names == {f"nnUNetTrainer{name}" for name in expected}
@@ -77,9 +91,13 @@ def test_nnunet_finds_every_trainer(in_process: tiny.NNUNet) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["nnUNetTrainerLeafDice_5epochs", "nnUNetTrainerLeafDiceCE_250epochs"])
+@pytest.mark.parametrize(
+    "name", ["nnUNetTrainerLeafDice_5epochs", "nnUNetTrainerLeafDiceCE_250epochs"]
+)
 def test_lengths(in_process: tiny.NNUNet, name: str) -> None:
-    assert make(in_process, TRAINERS[name]).num_epochs == int(name.split("_")[1].removesuffix("epochs"))
+    assert make(in_process, TRAINERS[name]).num_epochs == int(
+        name.split("_")[1].removesuffix("epochs")
+    )
 
 
 class PlainLoss(torch.nn.Module):
@@ -107,7 +125,10 @@ def test_fully_annotated_data_train_exactly_as_with_the_plain_loss(in_process: t
 
 
 def test_deep_supervision_weights_are_those_of_nnunet(in_process: tiny.NNUNet) -> None:
-    ours, plain = make(in_process, TRAINERS["nnUNetTrainerLeafDice"]), make(in_process, nnUNetTrainer)
+    ours, plain = (
+        make(in_process, TRAINERS["nnUNetTrainerLeafDice"]),
+        make(in_process, nnUNetTrainer),
+    )
     ours.initialize()
     plain.initialize()
     assert ours.loss.weight_factors == plain.loss.weight_factors
@@ -121,10 +142,14 @@ def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet,
     trainer.initialize()
     example = trainer._encoded(batch(0, ["full_0", "full_1"], values=5))
     target = example["target"][0]
-    ignored = (target == target.max()).expand(-1, 4, -1, -1, -1)  # value 4 of a "full" case is every leaf
+    ignored = (target == target.max()).expand(
+        -1, 4, -1, -1, -1
+    )  # value 4 of a "full" case is every leaf
     assert trainer.label_sets.membership[int(target.max())].all()
     logits = torch.randn(2, 4, 16, 16, 16, requires_grad=True)
-    other = torch.where(ignored, torch.randn(2, 4, 16, 16, 16), logits.detach()).requires_grad_()  # both in training
+    other = torch.where(
+        ignored, torch.randn(2, 4, 16, 16, 16), logits.detach()
+    ).requires_grad_()  # both in training
     loss = trainer.loss.loss(logits, target)
     assert loss.item() == pytest.approx(trainer.loss.loss(other, target).item(), abs=1e-6)
     loss.backward()
@@ -156,11 +181,15 @@ def test_the_mixin_goes_with_nnunets_variants(in_process: tiny.NNUNet, base: typ
     assert np.isfinite(trainer.train_step(next(trainer.dataloader_train))["loss"])
 
 
-def test_a_base_trainer_may_validate_nothing(in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_trainer_may_validate_nothing(
+    in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Benchmark(LabelSetMixin, nnUNetTrainerBenchmark_5epochs):
         loss_class = LeafDiceLoss
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)  # it asks for a GPU when it is made
+    monkeypatch.setattr(
+        torch.cuda, "is_available", lambda: True
+    )  # it asks for a GPU when it is made
     trainer = make(in_process, Benchmark)
     monkeypatch.undo()
     trainer.perform_actual_validation()
@@ -209,7 +238,9 @@ def test_validation_step_counts_what_is_known(in_process: tiny.NNUNet) -> None:
         assert outputs[key].tolist() == expected[row, 1:].tolist()
 
 
-def test_fully_supervised_trains_on_complete_cases_only(in_process: tiny.NNUNet, capsys: pytest.CaptureFixture) -> None:
+def test_fully_supervised_trains_on_complete_cases_only(
+    in_process: tiny.NNUNet, capsys: pytest.CaptureFixture
+) -> None:
     trainer = make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], fold="all")
     training, validation = trainer.do_split()
     assert set(training) == {f"full_{i}" for i in range(4)}
@@ -219,9 +250,13 @@ def test_fully_supervised_trains_on_complete_cases_only(in_process: tiny.NNUNet,
     dataset["label_sets"]["cases"] = dict.fromkeys(tiny.CASES, "no_core")
     with pytest.raises(SystemExit, match="no fully annotated training case"):
         make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset).do_split()
-    del dataset["label_sets"]["cases"]["full_0"]  # not listed is not the same as partially annotated
+    del dataset["label_sets"]["cases"][
+        "full_0"
+    ]  # not listed is not the same as partially annotated
     with pytest.raises(SystemExit, match="without a protocol: 'full_0'"):
-        make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset, fold="all").do_split()
+        make(
+            in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset, fold="all"
+        ).do_split()
 
 
 def remove_block(dataset: dict) -> None:
@@ -260,16 +295,27 @@ def unlist(dataset: dict) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (remove_block, r"preprocessed/\w+/dataset.json: .*no 'label_sets' block.*/raw/.* has the block: cp /"),
+        (
+            remove_block,
+            r"preprocessed/\w+/dataset.json: .*no 'label_sets' block.*/raw/.* has the block: cp /",
+        ),
         (add_region, "'shell' is a region"),
         (misspell, "unknown leaf 'cor'; did you mean 'core'"),
         (undeclare, "does not declare 'ignore'"),
-        (know_nothing, "nothing can be learnt: every voxel of every training case may be background"),
+        (
+            know_nothing,
+            "nothing can be learnt: every voxel of every training case may be background",
+        ),
         (unlist, r"without a protocol: 'full_0'"),
-        (forget_ignore, r"has the value 4, but 'labels' in dataset.json declares 0\.\.3: declare it"),
+        (
+            forget_ignore,
+            r"has the value 4, but 'labels' in dataset.json declares 0\.\.3: declare it",
+        ),
     ],
 )
-def test_mistakes_stop_at_once(in_process: tiny.NNUNet, tmp_path: Path, spoil: Any, message: str) -> None:
+def test_mistakes_stop_at_once(
+    in_process: tiny.NNUNet, tmp_path: Path, spoil: Any, message: str
+) -> None:
     dataset = dataset_json(in_process)
     spoil(dataset)
     with pytest.raises(SystemExit, match=message):
@@ -280,7 +326,9 @@ def test_mistakes_stop_at_once(in_process: tiny.NNUNet, tmp_path: Path, spoil: A
 
 @pytest.mark.parametrize("base", [nnUNetTrainer, nnUNetTrainerDA5, leaf_dice.nnUNetTrainer_5epochs])
 def test_the_wrong_order_is_refused_when_the_class_is_made(base: type) -> None:
-    with pytest.raises(LabelSetError, match=rf"{base.__name__} comes before LabelSetMixin .*: write class Wrong"):
+    with pytest.raises(
+        LabelSetError, match=rf"{base.__name__} comes before LabelSetMixin .*: write class Wrong"
+    ):
 
         class Wrong(base, LabelSetMixin):  # type: ignore[misc, valid-type]
             loss_class = LeafDiceLoss
@@ -288,7 +336,9 @@ def test_the_wrong_order_is_refused_when_the_class_is_made(base: type) -> None:
 
 def test_the_right_order_keeps_the_loss() -> None:
     ours = TRAINERS["nnUNetTrainerLeafDice"]
-    with pytest.raises(LabelSetError, match=r"write class Wrong\(nnUNetTrainerLeafDice, nnUNetTrainerDA5\)"):
+    with pytest.raises(
+        LabelSetError, match=r"write class Wrong\(nnUNetTrainerLeafDice, nnUNetTrainerDA5\)"
+    ):
 
         class Wrong(nnUNetTrainerDA5, ours):  # type: ignore[misc, valid-type]
             pass
@@ -312,7 +362,9 @@ def test_batches_that_do_not_name_their_cases(in_process: tiny.NNUNet) -> None:
 def test_messages_fit_a_cuda_assertion_whatever_the_batch(
     in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA refuses a message of 255 characters, fired or not; a 2D plan has batches of 14 cases and more."""
+    """CUDA refuses a message of 255 characters, fired or not; a 2D plan has batches of 14 cases and
+    more.
+    """
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
     cases = {f"a_case_with_a_long_name_{number:03d}": "full" for number in range(40)}
     dataset = dataset_json(in_process)

@@ -21,7 +21,9 @@ Facts = Mapping[RawCase, CaseFacts]
 
 @dataclass(frozen=True)
 class Values:
-    """What a label map with a protocol contains: voxels by value, and by leaf where a value stands for one leaf."""
+    """What a label map with a protocol contains: voxels by value, and by leaf where a value stands
+    for one leaf.
+    """
 
     label: Path
     part: str
@@ -31,7 +33,9 @@ class Values:
     own: Mapping[int, int]
 
 
-def check_annotations(contract: Contract, dataset_json: Mapping[str, Any], facts: Facts, found: Findings) -> None:
+def check_annotations(
+    contract: Contract, dataset_json: Mapping[str, Any], facts: Facts, found: Findings
+) -> None:
     """All rules about values; what cannot be known because a file is unreadable is not claimed."""
     block = dataset_json.get(BLOCK) or {}
     declared: list[Values] = []
@@ -45,7 +49,9 @@ def check_annotations(contract: Contract, dataset_json: Mapping[str, Any], facts
             for value, count in fact.values.items():
                 if 0 <= value < len(sets) and len(sets[value]) == 1:
                     own[min(sets[value])] += count
-            declared.append(Values(case.label, case.part, contract.cases[case.name], sets, fact.values, own))
+            declared.append(
+                Values(case.label, case.part, contract.cases[case.name], sets, fact.values, own)
+            )
     for values in declared:
         _check_ignore(contract, values, IGNORE in block["protocols"][values.protocol], found)
     _check_unannotated(contract, declared, found)
@@ -53,7 +59,9 @@ def check_annotations(contract: Contract, dataset_json: Mapping[str, Any], facts
         _check_leaves(contract, [values for values in declared if values.part == TRAINING], found)
 
 
-def _check_values(contract: Contract, label: Path, values: Mapping[int, int], found: Findings) -> None:
+def _check_values(
+    contract: Contract, label: Path, values: Mapping[int, int], found: Findings
+) -> None:
     last = len(contract.value_names) - 1
     unknown = {value: count for value, count in values.items() if not 0 <= value <= last}
     if unknown:
@@ -75,18 +83,25 @@ def _check_ignore(contract: Contract, case: Values, mentioned: bool, found: Find
             f'them, say what they may be: "{IGNORE}": [leaves]',
             f"protocol '{case.protocol}', {ignored / sum(case.values.values()):.1%} of the voxels",
         )
-    if all(0 <= value < len(case.sets) and case.sets[value] == contract.full_set for value in case.values):
-        found.warning(case.label, "every voxel is ignored: nothing can be learnt from this case; remove it")
+    if all(
+        0 <= value < len(case.sets) and case.sets[value] == contract.full_set
+        for value in case.values
+    ):
+        found.warning(
+            case.label, "every voxel is ignored: nothing can be learnt from this case; remove it"
+        )
 
 
 def _check_unannotated(contract: Contract, declared: list[Values], found: Findings) -> None:
-    """Leaves that a larger label-set declares unannotated, but that also occur by a value of their own.
+    """Leaves that a larger label-set declares unannotated, but that also occur by a value of their
+    own.
 
-    A case that has all of them and no voxel of a larger label-set, or some of them and nothing that its protocol
-    annotates, was given the protocol of another: an error. That some occur is right for a disputed structure between
-    annotated ones (all leaves of its label-set occur by themselves, and it has a value of its own) and for drawings in
-    a case where no leaf is complete: a warning. Where a protocol leaves some of the leaves of a label-set out and
-    others not, either the voxels or the protocol are wrong: an error, case by case.
+    A case that has all of them and no voxel of a larger label-set, or some of them and nothing that
+    its protocol annotates, was given the protocol of another: an error. That some occur is right
+    for a disputed structure between annotated ones (all leaves of its label-set occur by
+    themselves, and it has a value of its own) and for drawings in a case where no leaf is complete:
+    a warning. Where a protocol leaves some of the leaves of a label-set out and others not, either
+    the voxels or the protocol are wrong: an error, case by case.
     """
     foreground = contract.full_set - {0}
     occurring: dict[str, set[int]] = {}
@@ -104,7 +119,9 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
         every = drawn == unannotated and not open_here
         disputed = any(leaves <= set(case.own) for leaves in open_here)
         if drawn and (every or (annotated and annotated.isdisjoint(case.own) and not disputed)):
-            also = "" if every else f", and none of what it annotates ({_names(contract, annotated)})"
+            also = (
+                "" if every else f", and none of what it annotates ({_names(contract, annotated)})"
+            )
             found.error(
                 case.label,
                 f"has voxels of {'all that' if every else 'what'} its protocol leaves out ({_names(contract, drawn)})"
@@ -118,7 +135,9 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
             here = (leaves - vouched) & set(case.own)
             if not here:
                 continue
-            meaning = f"'{contract.value_names[value]}' may be {{{_names(contract, case.sets[value])}}}"
+            meaning = (
+                f"'{contract.value_names[value]}' may be {{{_names(contract, case.sets[value])}}}"
+            )
             if (value and leaves - vouched <= occurring[case.protocol]) or leaves == foreground:
                 found.warning(
                     case.label,
@@ -146,25 +165,42 @@ def _names(contract: Contract, leaves: Iterable[int]) -> str:
 
 
 def _check_leaves(contract: Contract, training: list[Values], found: Findings) -> None:
-    """Leaves that no case annotates, and annotated leaves that do not occur: forgotten, or really not there?"""
+    """Leaves that no case annotates, and annotated leaves that do not occur: forgotten, or really
+    not there?
+    """
     everywhere = {leaf for case in training for leaf in case.own}
     annotated = {leaf for case in training for leaf in contract.annotated_leaves(case.protocol)}
-    present = [case.sets[value] for case in training for value in case.values if 0 <= value < len(case.sets)]
+    present = [
+        case.sets[value]
+        for case in training
+        for value in case.values
+        if 0 <= value < len(case.sets)
+    ]
     if training and all(0 in labels for labels in present):
         found.error(
             DATASET,
             "nothing can be learnt: every voxel of every training case may be background: add annotated cases, or "
             "correct the protocols",
         )
-    for leaf in range(1, contract.num_leaves) if training else ():  # background is often part of a larger label-set
+    for leaf in (
+        range(1, contract.num_leaves) if training else ()
+    ):  # background is often part of a larger label-set
         name = contract.leaf_names[leaf]
         if leaf not in annotated and leaf not in everywhere:
-            # Only a warning: leaves may be withheld on purpose, and what they are not is learnt all the same.
-            found.warning(DATASET, f"leaf '{name}' is annotated in no training case: add cases or remove it")
+            # Only a warning: leaves may be withheld on purpose, and what they are not is learnt all
+            # the same.
+            found.warning(
+                DATASET, f"leaf '{name}' is annotated in no training case: add cases or remove it"
+            )
         elif leaf in annotated and leaf not in everywhere:
-            found.warning(DATASET, f"leaf '{name}' is declared annotated, but has no voxel in any training case")
+            found.warning(
+                DATASET,
+                f"leaf '{name}' is declared annotated, but has no voxel in any training case",
+            )
     for case in training:
-        for leaf in sorted((contract.annotated_leaves(case.protocol) & everywhere) - set(case.own) - {0}):
+        for leaf in sorted(
+            (contract.annotated_leaves(case.protocol) & everywhere) - set(case.own) - {0}
+        ):
             found.warning(
                 case.label,
                 f"'{contract.leaf_names[leaf]}' is declared annotated, but no voxel has it: fine if there is none in "

@@ -10,13 +10,21 @@ import numpy as np
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.place import Place, geometry_difference
-from nnunet_labelset.io.volume import Volume, count_not_finite, count_values, integer_array, read_voxels
+from nnunet_labelset.io.volume import (
+    Volume,
+    count_not_finite,
+    count_values,
+    integer_array,
+    read_voxels,
+)
 from nnunet_labelset.nnunet.raw import RawCase
 
 
 @dataclass
 class CaseFacts:
-    """Problems and doubts as `(file, what and fix)`, how often each value occurs, and hashes of the voxels."""
+    """Problems and doubts as `(file, what and fix)`, how often each value occurs, and hashes of the
+    voxels.
+    """
 
     problems: list[tuple[Path, str]] = field(default_factory=list)
     doubts: list[tuple[Path, str]] = field(default_factory=list)
@@ -57,7 +65,12 @@ def read_case(case: RawCase) -> CaseFacts:
         if reference is not None:
             _compare(case.mask, read[1], case.images[0], reference, facts)
         if not read[0].any():
-            facts.problems.append((case.mask, "the mask is empty: nothing would be inside; draw it or delete the file"))
+            facts.problems.append(
+                (
+                    case.mask,
+                    "the mask is empty: nothing would be inside; draw it or delete the file",
+                )
+            )
     return facts
 
 
@@ -73,7 +86,9 @@ def _read(path: Path, facts: CaseFacts) -> Volume | None:
     try:
         volume = read_voxels(path)
     except LabelSetError as error:
-        facts.problems.append((path, str(error).removeprefix(f"{path}: ") + ": restore the file or remove the case"))
+        facts.problems.append(
+            (path, str(error).removeprefix(f"{path}: ") + ": restore the file or remove the case")
+        )
         return None
     place = volume.place
     if place.refused:
@@ -88,7 +103,9 @@ def _check_intensities(path: Path, array: np.ndarray, facts: CaseFacts) -> None:
     if bad := count_not_finite(array):
         facts.problems.append((path, f"{bad} voxels are NaN or infinite: replace them, 0 is usual"))
     elif array.min() == array.max():
-        facts.problems.append((path, f"every voxel is {array.flat[0]}: an empty image; export it again"))
+        facts.problems.append(
+            (path, f"every voxel is {array.flat[0]}: an empty image; export it again")
+        )
 
 
 def _compare(path: Path, place: Place, other: Path, reference: Place, facts: CaseFacts) -> None:
@@ -98,7 +115,11 @@ def _compare(path: Path, place: Place, other: Path, reference: Place, facts: Cas
         difference = geometry_difference(place, reference)
     if difference:
         aligned = place.size == reference.size
-        fix = "copy the header if the voxels do match, else resample" if aligned else "resample to the same grid"
+        fix = (
+            "copy the header if the voxels do match, else resample"
+            if aligned
+            else "resample to the same grid"
+        )
         facts.problems.append((path, f"other geometry than {other.name}: {difference}: {fix}"))
 
 
@@ -123,4 +144,6 @@ def _read_label(path: Path, case: RawCase, reference: Place | None, facts: CaseF
         facts.problems.append((path, f"{text}: resample label maps with nearest neighbour"))
         return
     facts.values = count_values(array)
-    facts.label_hash = hashlib.blake2b(np.ascontiguousarray(array, np.int32).data, digest_size=16).hexdigest()
+    facts.label_hash = hashlib.blake2b(
+        np.ascontiguousarray(array, np.int32).data, digest_size=16
+    ).hexdigest()

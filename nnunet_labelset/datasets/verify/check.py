@@ -58,7 +58,12 @@ def verify(folder: Path, processes: int = 1) -> tuple[list[Finding], list[Findin
             found.error(path, text)
         for path, text in fact.doubts:
             found.warning(path, text)
-        if case.images and fact.images_readable and channels is not None and fact.channels != channels:
+        if (
+            case.images
+            and fact.images_readable
+            and channels is not None
+            and fact.channels != channels
+        ):
             found.error(
                 case.images[0],
                 f"case '{case.name}' has {fact.channels} channel(s), but channel_names in dataset.json lists "
@@ -80,7 +85,11 @@ def _channels(dataset_json: Mapping[str, Any], found: Findings) -> int | None:
 
 
 def _check_names(
-    folder: Path, dataset_json: Mapping[str, Any], cases: list[RawCase], contract: Contract | None, found: Findings
+    folder: Path,
+    dataset_json: Mapping[str, Any],
+    cases: list[RawCase],
+    contract: Contract | None,
+    found: Findings,
 ) -> None:
     """Which files there are, against `dataset.json`."""
     if NUM_TRAINING not in dataset_json:
@@ -89,7 +98,10 @@ def _check_names(
     test = {case.name: case for case in cases if case.part == TEST}
     expected = dataset_json.get(NUM_TRAINING, len(training))
     if expected != len(training):
-        found.error(DATASET, f"{NUM_TRAINING} is {expected}, but there are {len(training)} training cases: set it")
+        found.error(
+            DATASET,
+            f"{NUM_TRAINING} is {expected}, but there are {len(training)} training cases: set it",
+        )
     ending = file_ending(dataset_json)
     for suffix, names in (("Tr", training), ("Ts", test)):
         if suffix == "Tr" and LISTED in dataset_json:
@@ -102,7 +114,8 @@ def _check_names(
         for name, path in case_files(folder / f"labels{suffix}", ending).items():
             if name not in names or not names[name].images:
                 found.warning(
-                    path, f"label map without image: add images{suffix}/{name}{FIRST_CHANNEL}{ending} or remove it"
+                    path,
+                    f"label map without image: add images{suffix}/{name}{FIRST_CHANNEL}{ending} or remove it",
                 )
     for name in sorted(set(training) & set(test)):
         file = found.name((test[name].images or (test[name].label or name,))[0])
@@ -114,7 +127,11 @@ def _check_names(
     for name, case in training.items():
         if name not in declared:
             where = case.label or name
-            found.error(where, f"no protocol: add the case to {BLOCK}.cases in dataset.json", f"case '{name}'")
+            found.error(
+                where,
+                f"no protocol: add the case to {BLOCK}.cases in dataset.json",
+                f"case '{name}'",
+            )
     without = [case for name, case in test.items() if case.label and name not in declared]
     if without:
         found.warning(
@@ -124,7 +141,10 @@ def _check_names(
         )
     for name in declared:
         if name not in training and name not in test:
-            found.error(DATASET, f"{BLOCK}.cases lists '{name}', but there is no such case: remove or rename it")
+            found.error(
+                DATASET,
+                f"{BLOCK}.cases lists '{name}', but there is no such case: remove or rename it",
+            )
     for leaf in range(1, contract.num_leaves if contract.regions else 0):
         if leaf not in contract.regions_class_order:
             found.warning(
@@ -133,7 +153,9 @@ def _check_names(
                 f"the regions that hold it lose it: give it a region of its own, [{leaf}], after them",
             )
     for name in sorted(set(contract.protocols) - set(contract.cases.values())):
-        found.warning(DATASET, f"protocol '{name}' is used by no case: remove it, or give it its cases")
+        found.warning(
+            DATASET, f"protocol '{name}' is used by no case: remove it, or give it its cases"
+        )
 
 
 def _copies(dataset_json: Mapping[str, Any], found: Findings) -> Container[str]:
@@ -145,7 +167,9 @@ def _copies(dataset_json: Mapping[str, Any], found: Findings) -> Container[str]:
         return ()
 
 
-def _check_duplicates(facts: Mapping[RawCase, CaseFacts], copies_of_others: Container[str], found: Findings) -> None:
+def _check_duplicates(
+    facts: Mapping[RawCase, CaseFacts], copies_of_others: Container[str], found: Findings
+) -> None:
     same: defaultdict[str, list[RawCase]] = defaultdict(list)
     for case, fact in facts.items():
         if fact.image_hash and case.name not in copies_of_others:
@@ -157,7 +181,10 @@ def _check_duplicates(facts: Mapping[RawCase, CaseFacts], copies_of_others: Cont
             continue  # one name in training and test is reported by name
         where = copies[0].images[0]
         if len(parts) == 2:
-            found.error(where, f"the same image is in training and test: {some(names)}: remove it from one of them")
+            found.error(
+                where,
+                f"the same image is in training and test: {some(names)}: remove it from one of them",
+            )
         elif len({facts[case].label_hash for case in copies}) == 1:
             found.error(where, f"the same image and label map twice, as {some(names)}: keep one")
         else:

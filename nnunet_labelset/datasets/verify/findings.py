@@ -43,10 +43,16 @@ class Findings:
 
 
 def screen_lines(findings: Sequence[Finding]) -> list[str]:
-    """The lines for a screen: what is said of many files is said once, and of very many kinds only the first."""
+    """The lines for a screen: what is said of many files is said once, and of very many kinds only
+    the first.
+    """
     kinds: dict[str, list[str]] = {}
     for finding in findings:
         kinds.setdefault(finding.text, []).append(finding.where)
     lines = [f"{some(where, 3)}: {text}" for text, where in kinds.items()]
     left = len(lines) - MOST_ON_SCREEN
-    return [*lines[:MOST_ON_SCREEN], f"... and {left} more kinds: -o FILE writes all of them"] if left > 0 else lines
+    return (
+        [*lines[:MOST_ON_SCREEN], f"... and {left} more kinds: -o FILE writes all of them"]
+        if left > 0
+        else lines
+    )

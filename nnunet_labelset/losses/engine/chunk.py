@@ -1,8 +1,10 @@
-"""The mathematics of all losses for one chunk of voxels, in plain PyTorch, without loops: sums, and their gradient.
+"""The mathematics of all losses for one chunk of voxels, in plain PyTorch, without loops: sums, and
+their gradient.
 
-`x` are logits `(B, C, n)` of any dtype and strides, `k` set indices `(B, 1, n)` in int64. The weights of a voxel are
-looked up by its set index; nothing has the size of the number of label-sets. Any logit gap is exact: the mass of a
-label-set is never taken from probabilities that may have vanished, but from the largest logit in it.
+`x` are logits `(B, C, n)` of any dtype and strides, `k` set indices `(B, 1, n)` in int64. The
+weights of a voxel are looked up by its set index; nothing has the size of the number of label-sets.
+Any logit gap is exact: the mass of a label-set is never taken from probabilities that may have
+vanished, but from the largest logit in it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from nnunet_labelset.losses.engine.tables import Tables
 
 
 def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
-    """Sums over the voxels `(B, R)`, in the order of the weights; and the mass of every voxel's label-set `(B, 1, n)`,
+    """Sums over the voxels `(B, R)`, in the order of the weights; and the mass of every voxel's
+    label-set `(B, 1, n)`,
     if a marginal Dice needed it."""
     leaves = tables.leaves
     outside = _outside(k, tables)
@@ -31,7 +34,9 @@ def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | N
     weights = look_up(tables.weights, k)  # (B, R, n)
     if log_s is not None:
         row = len(tables.slopes) - 1
-        weights[:, row : row + 1].mul_(focal(*_share(log_s, k, tables), tables.gamma) if tables.gamma else log_s)
+        weights[:, row : row + 1].mul_(
+            focal(*_share(log_s, k, tables), tables.gamma) if tables.gamma else log_s
+        )
     if tables.dice:
         weights[:, : 2 * leaves].unflatten(1, (2, leaves)).mul_(p[:, None])
         if tables.alpha == 2:
@@ -39,8 +44,12 @@ def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | N
     return weights.sum(2), s
 
 
-def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Tensor | None = None) -> Tensor:
-    """Gradient by the logits `(B, C, n)`, into `out` if given; `slopes` `(B, R, K)` from `gradient_slopes`."""
+def chunk_gradient(
+    x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Tensor | None = None
+) -> Tensor:
+    """Gradient by the logits `(B, C, n)`, into `out` if given; `slopes` `(B, R, K)` from
+    `gradient_slopes`.
+    """
     leaves = tables.leaves
     outside = _outside(k, tables)
     p = loaded(x, tables).softmax(1)
@@ -65,13 +74,17 @@ def chunk_gradient(x: Tensor, k: Tensor, tables: Tables, slopes: Tensor, out: Te
         else:
             q = within_set(x, outside, p.dtype)
         q.sub_(p)
-        return torch.mul(q, h, out=out) if gradient is None else torch.addcmul(gradient, q, h, out=out)
+        return (
+            torch.mul(q, h, out=out) if gradient is None else torch.addcmul(gradient, q, h, out=out)
+        )
     assert gradient is not None
     return gradient if out is None else out.copy_(gradient)
 
 
 def gradient_slopes(tables: Tables, gradients: Tensor) -> Tensor:
-    """The table of slopes `(B, R', K)` from the gradients `(B, R')` of the loss by P, I and the entropy."""
+    """The table of slopes `(B, R', K)` from the gradients `(B, R')` of the loss by P, I and the
+    entropy.
+    """
     slopes = tables.slopes * gradients[:, :, None]
     if not tables.dice or (tables.alpha == 2 and not tables.marginal):
         return slopes
@@ -102,15 +115,22 @@ def loaded(x: Tensor, tables: Tables) -> Tensor:
 
 
 def within_set(x: Tensor, outside: Tensor, dtype: torch.dtype) -> Tensor:
-    """The softmax within the label-set `(B, C, n)`, in place where the dtype allows it: memory is short by then."""
+    """The softmax within the label-set `(B, C, n)`, in place where the dtype allows it: memory is
+    short by then.
+    """
     inner = torch.where(outside, -torch.inf, x)
-    return torch.softmax(inner, 1, out=inner) if inner.dtype == dtype else inner.softmax(1, dtype=dtype)
+    return (
+        torch.softmax(inner, 1, out=inner)
+        if inner.dtype == dtype
+        else inner.softmax(1, dtype=dtype)
+    )
 
 
 def _log_mass(log_p: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
     """`log s` `(B, 1, n)`, and the logarithm of `within_set`.
 
-    Every leaf of the label-set has `p = s q`; the largest tells s without rounding at any logit gap.
+    Every leaf of the label-set has `p = s q`; the largest tells s without rounding at any logit
+    gap.
     """
     inner = torch.where(outside, -torch.inf, log_p)
     log_q = inner.log_softmax(1)
@@ -138,6 +158,8 @@ def focal_slope(log_x: Tensor, rest: Tensor, gamma: float) -> Tensor:
 
 
 def _share(log_s: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-    """`log x` and `1 - x` of `x = s / |g|`; rounding may leave x above 1, where the focal loss has no meaning."""
+    """`log x` and `1 - x` of `x = s / |g|`; rounding may leave x above 1, where the focal loss has
+    no meaning.
+    """
     log_x = (log_s - look_up(tables.log_size, k)).clamp_max_(0)
     return log_x, log_x.expm1().neg_()

@@ -1,9 +1,10 @@
-"""The sums on a CPU: chunks that fit the cache, side by side, each in one thread from softmax to sums.
+"""The sums on a CPU: chunks that fit the cache, side by side, each in one thread from softmax to
+sums.
 
-PyTorch's own threads split every operator and wait for each other after it, which costs more than it gains for
-operators this short, and much more beside other busy processes. Here a thread takes a chunk, does all of it, and takes
-the next. Chunks and the order in which their sums are added do not depend on the number of threads, so results do not
-either.
+PyTorch's own threads split every operator and wait for each other after it, which costs more than
+it gains for operators this short, and much more beside other busy processes. Here a thread takes a
+chunk, does all of it, and takes the next. Chunks and the order in which their sums are added do not
+depend on the number of threads, so results do not either.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from nnunet_labelset.losses.engine.grouped import (
 )
 from nnunet_labelset.losses.engine.tables import Tables
 
-CHUNK = 2**18  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
+CHUNK = (
+    2**18
+)  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
 
 Place = tuple[int, slice]  # sample and voxels of a chunk
 _pools: dict[int, ThreadPoolExecutor] = {}
@@ -60,14 +63,18 @@ def cpu_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tens
     slopes = gradient_slopes(tables, gradients)
     by_leaf = by_set = slopes
     if tables.grouped:
-        by_leaf, by_set = group_slopes(tables, gradients) if tables.dice else (slopes, slopes[:, :0])
+        by_leaf, by_set = (
+            group_slopes(tables, gradients) if tables.dice else (slopes, slopes[:, :0])
+        )
         by_set = torch.cat([by_set, slopes[:, -1:]], 1) if tables.entropy else by_set
     gradient = torch.empty_like(logits, memory_format=torch.contiguous_format)
     x, k, flat = logits.flatten(2), target.flatten(2), gradient.flatten(2)
 
     def work(_: int, b: int, voxels: slice) -> None:
         chunk, one, out = _chunk(x, k, b, voxels), slice(b, b + 1), flat[b : b + 1, :, voxels]
-        if not tables.grouped or not group_gradient(*chunk, tables, (by_leaf[one], by_set[one]), out):
+        if not tables.grouped or not group_gradient(
+            *chunk, tables, (by_leaf[one], by_set[one]), out
+        ):
             chunk_gradient(*chunk, tables, slopes[one], out)
 
     _side_by_side(work, _places(x))
@@ -108,7 +115,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     """Threads whose operators do not start threads of their own."""
     with _lock:
         if threads not in _pools:
-            # The setting belongs to the thread, but also becomes that of threads to come: put back what it was here.
+            # The setting belongs to the thread, but also becomes that of threads to come: put back
+            # what it was here.
             before, all_there = torch.get_num_threads(), Barrier(threads)
             _pools[threads] = ThreadPoolExecutor(threads, "label-set-loss", _alone)
             for future in [_pools[threads].submit(all_there.wait) for _ in range(threads)]:

@@ -1,4 +1,6 @@
-"""The sums on any device, in plain PyTorch that a compiler can fuse: no loop over samples, no wait for the host."""
+"""The sums on any device, in plain PyTorch that a compiler can fuse: no loop over samples, no wait
+for the host.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,17 @@ from nnunet_labelset.losses.engine.grouped import group_slopes, mass_gradient
 from nnunet_labelset.losses.engine.tables import Tables
 
 WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matter and launches do
-# Tensors of the size of the logits, in the dtype of the sums, that a part needs at once, and how many there may be: the
-# forward pass may have what the gradient takes later.
+# Tensors of the size of the logits, in the dtype of the sums, that a part needs at once, and how
+# many there may be: the forward pass may have what the gradient takes later.
 FORWARD, BACKWARD = 3.4 / 2.4, 4.2 / 1.4
 
 Place = tuple[slice, slice]  # samples and voxels that are worked on at once
 
 
 def device_sums(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
-    """The sums `(B, R)`, and the masses of the label-sets `(B, 1, N)` if the gradient needs them again."""
+    """The sums `(B, R)`, and the masses of the label-sets `(B, 1, N)` if the gradient needs them
+    again.
+    """
     x, k = logits.flatten(2), target.flatten(2)
     places = _places(x, tables, FORWARD)
     found = [chunk_sums(x[b, :, n], k[b, :, n].long(), tables) for b, n in places]
@@ -31,10 +35,14 @@ def device_sums(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor,
     return total, _joined(masses, 0 if by_sample else 2) if tables.by_mass else None
 
 
-def device_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, mass: Tensor | None) -> Tensor:
+def device_gradient(
+    logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, mass: Tensor | None
+) -> Tensor:
     x, k = logits.flatten(2), target.flatten(2).long()
     places = _places(x, tables, BACKWARD)
-    gradient = torch.empty_like(logits, memory_format=torch.contiguous_format) if len(places) > 1 else None
+    gradient = (
+        torch.empty_like(logits, memory_format=torch.contiguous_format) if len(places) > 1 else None
+    )
     slopes: tuple[Tensor, ...]
     if mass is None:
         slopes = (gradient_slopes(tables, gradients),)
@@ -43,7 +51,11 @@ def device_gradient(logits: Tensor, target: Tensor, tables: Tables, gradients: T
     for b, n in places:
         part, here = (x[b, :, n], k[b, :, n], tables), tuple(slope[b] for slope in slopes)
         out = None if gradient is None else gradient.flatten(2)[b, :, n]
-        found = chunk_gradient(*part, here[0], out) if mass is None else mass_gradient(*part, here, mass[b, :, n], out)
+        found = (
+            chunk_gradient(*part, here[0], out)
+            if mass is None
+            else mass_gradient(*part, here, mass[b, :, n], out)
+        )
     return found.to(logits.dtype).view(logits.shape) if gradient is None else gradient
 
 
@@ -52,14 +64,17 @@ def _joined(parts: list[Tensor], along: int) -> Tensor:
 
 
 def _places(x: Tensor, tables: Tables, working_set: float) -> list[Place]:
-    """One, unless it would need much memory; then whole samples, if there are enough, which lie in one piece.
+    """One, unless it would need much memory; then whole samples, if there are enough, which lie in
+    one piece.
 
     A compiler needs no parts: it keeps nothing.
     """
     everything = slice(None)
     if x.numel() <= WHOLE or torch.compiler.is_compiling():
         return [(everything, everything)]
-    working_set *= (1.4 if tables.marginal and not tables.by_mass else 1) * (1.5 if tables.gamma else 1)
+    working_set *= (1.4 if tables.marginal and not tables.by_mass else 1) * (
+        1.5 if tables.gamma else 1
+    )
     number = math.ceil(working_set * tables.weights.element_size() / x.element_size())
     whole = len(x) if len(x) >= number else x.shape[2]
     size = -(-whole // number)

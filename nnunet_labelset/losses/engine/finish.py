@@ -1,4 +1,6 @@
-"""From the sums to the loss, and at once to its gradients by the sums: few operators, each a launch on a device."""
+"""From the sums to the loss, and at once to its gradients by the sums: few operators, each a launch
+on a device.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,26 @@ class FinishOptions(NamedTuple):
 def finish(sums: Tensor, tables: Tables, options: FinishOptions) -> tuple[Tensor, Tensor]:
     """The loss, and its gradients by P, I and the entropy `(B, R')`."""
     parts, leaves = named_sums(*parted(sums, tables), tables), tables.leaves
-    gradients = sums.new_empty(len(tables.slopes), len(sums))  # (R', B): rows that operators can write to
+    gradients = sums.new_empty(
+        len(tables.slopes), len(sums)
+    )  # (R', B): rows that operators can write to
     loss: Tensor | None = None
     if tables.dice:
         terms = [parts.prediction, parts.intersection, parts.reference]
         if options.batch_dice:
             terms = [term.sum(0, keepdim=True) for term in terms]
         prediction, intersection, reference = terms
-        denominator = torch.rsub(reference, -EPSILON).sub_(prediction)  # negative, which saves a launch below
+        denominator = torch.rsub(reference, -EPSILON).sub_(
+            prediction
+        )  # negative, which saves a launch below
         ratio = intersection / denominator  # half of the Dice, negative
         first = 0 if options.include_background else 1
         share = options.weight_dice / ratio[:, first:].numel()
         loss = torch.rsub(ratio[:, first:].sum(), options.weight_dice, alpha=-2 * share)
         by_intersection = gradients[leaves : 2 * leaves]
-        torch.mul(denominator.reciprocal_().T.expand_as(by_intersection), 2 * share, out=by_intersection)
+        torch.mul(
+            denominator.reciprocal_().T.expand_as(by_intersection), 2 * share, out=by_intersection
+        )
         torch.mul(ratio.T, by_intersection, out=gradients[:leaves])
         if first:
             gradients[: 2 * leaves : leaves].zero_()

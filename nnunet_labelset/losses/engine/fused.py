@@ -46,7 +46,9 @@ class KernelError(Exception):
 
 
 def _tried(function: Callable[..., Found]) -> Callable[..., Found | None]:
-    """None where kernels cannot run. One that fails says once that plain PyTorch takes over, for good."""
+    """None where kernels cannot run. One that fails says once that plain PyTorch takes over, for
+    good.
+    """
 
     @functools.wraps(function)
     def attempt(logits: Tensor, target: Tensor, tables: Tables, *more: Any) -> Found | None:
@@ -77,7 +79,9 @@ def _launch(kernel: str, grid: tuple[int, ...], *arguments: object, **options: o
 
 @_tried
 def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
-    """Sums `(B, R + 1)` in the order of the weights; in the last column, the number of bad set indices."""
+    """Sums `(B, R + 1)` in the order of the weights; in the last column, the number of bad set
+    indices.
+    """
     (x, k), axes = _views(logits, target)
     rows, sets = tables.weights.shape
     block_c, block_n = _blocks(tables)
@@ -99,7 +103,11 @@ def fused_loss(
     logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """The loss, its gradients by the sums `(B, R')`, and whether all set indices were good."""
-    sums = fused_sums(logits, target, tables) if len(logits) * tables.leaves <= MOST_TO_FINISH else None
+    sums = (
+        fused_sums(logits, target, tables)
+        if len(logits) * tables.leaves <= MOST_TO_FINISH
+        else None
+    )
     if sums is None:
         return None
     loss, fine = sums.new_empty(()), sums.new_empty((), dtype=torch.bool)
@@ -135,7 +143,9 @@ def fused_gradient(
 
 
 def _views(*tensors: Tensor) -> tuple[list[Tensor], int]:
-    """The tensors as `(B, C, s0, s1, s2)`, and whether one axis of voxels or all three matter; without a copy."""
+    """The tensors as `(B, C, s0, s1, s2)`, and whether one axis of voxels or all three matter;
+    without a copy.
+    """
     try:
         return [tensor.view(*tensor.shape[:2], 1, 1, -1) for tensor in tensors], 1
     except RuntimeError:  # strides that do not fit one axis

@@ -1,8 +1,9 @@
-"""The sums, the end of the loss and the gradient as three Triton kernels: the logits are read twice, and written once.
+"""The sums, the end of the loss and the gradient as three Triton kernels: the logits are read
+twice, and written once.
 
-A program sums the voxels of a few blocks in registers and writes one row of partial sums, so that all are added in a
-fixed order. The mathematics are those of `chunk.py`; see there. Tensors have up to three axes of voxels, with any
-strides.
+A program sums the voxels of a few blocks in registers and writes one row of partial sums, so that
+all are added in a fixed order. The mathematics are those of `chunk.py`; see there. Tensors have up
+to three axes of voxels, with any strides.
 """
 # mypy: disallow-incomplete-defs=False
 
@@ -17,7 +18,9 @@ def _offsets(n, size1, size2, stride0, stride1, stride2, AXES: tl.constexpr):
     """Where voxel number n is: on one axis, or on three."""
     place = n * stride2
     if AXES == 3:
-        place = (n // size2 // size1) * stride0 + (n // size2 % size1) * stride1 + (n % size2) * stride2
+        place = (
+            (n // size2 // size1) * stride0 + (n // size2 % size1) * stride1 + (n % size2) * stride2
+        )
     return place
 
 
@@ -51,7 +54,9 @@ def sums_kernel(
     DICE: tl.constexpr, ENTROPY: tl.constexpr, MARGINAL: tl.constexpr, ALPHA: tl.constexpr, FOCAL: tl.constexpr,
     OWN_REFERENCE: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums (B, programs, ROWS), in the order of the weights, and the number of bad set indices."""
+    """Partial sums (B, programs, ROWS), in the order of the weights, and the number of bad set
+    indices.
+    """
     ENTROPY_ROW: tl.constexpr = 2 * LEAVES * DICE
     program, b = tl.program_id(0), tl.program_id(1).to(tl.int64)
     leaf = tl.arange(0, BLOCK_C)
@@ -65,19 +70,29 @@ def sums_kernel(
     for block in range(blocks):
         n = (program.to(tl.int64) * blocks + block) * BLOCK_N + tl.arange(0, BLOCK_N)
         there = n < voxels
-        k = tl.load(target + b * target_b + _offsets(n, size1, size2, target_0, target_1, target_2, AXES), there, 0)
+        k = tl.load(
+            target + b * target_b + _offsets(n, size1, size2, target_0, target_1, target_2, AXES),
+            there,
+            0,
+        )
         known = (k >= 0) & (k < sets)
         bad += tl.where(known, 0.0, 1.0)
         k = tl.where(known, k, 0).to(tl.int64)
         mask = is_leaf[:, None] & there[None, :]
-        where = logits + b * logits_b + _offsets(n, size1, size2, logits_0, logits_1, logits_2, AXES)
-        x = tl.load(where[None, :] + leaf[:, None].to(tl.int64) * logits_c, mask, 0.0).to(tl.float32)
+        where = (
+            logits + b * logits_b + _offsets(n, size1, size2, logits_0, logits_1, logits_2, AXES)
+        )
+        x = tl.load(where[None, :] + leaf[:, None].to(tl.int64) * logits_c, mask, 0.0).to(
+            tl.float32
+        )
         x = tl.where(is_leaf[:, None], x, float("-inf"))
         largest, total, p = _softmax(x)
         table = leaf[:, None].to(tl.int64) * sets + k[None, :]
         if ENTROPY or MARGINAL:
             out = tl.load(outside + table, mask, 1) != 0
-            first = (leaf == 0)[:, None] & ~there[None, :]  # beyond the end: a label-set that is not empty
+            first = (leaf == 0)[:, None] & ~there[
+                None, :
+            ]  # beyond the end: a label-set that is not empty
             inner = tl.where(out & ~first, float("-inf"), x)
             inner_largest, inner_total, _ = _softmax(inner)
             log_s = (inner_largest - largest) + tl.log(inner_total / total)
@@ -117,7 +132,9 @@ def finish_kernel(
     LEAVES: tl.constexpr, ROWS: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DICE: tl.constexpr,
     ENTROPY: tl.constexpr, BATCH_DICE: tl.constexpr, FIRST: tl.constexpr,
 ):  # fmt: skip
-    """The loss, its gradients by P, I and the entropy (B, R'), and whether all set indices were good."""
+    """The loss, its gradients by P, I and the entropy (B, R'), and whether all set indices were
+    good.
+    """
     sample, leaf = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_C)
     is_sample = sample < samples
     row = sums + sample * (ROWS + 1)
@@ -143,14 +160,20 @@ def finish_kernel(
             dice_sum = tl.sum(tl.sum(dice, 1), 0)
         total += weight_dice * (1.0 - dice_sum / number)
         by_prediction = dice / denominator * (weight_dice / number)
-        by_intersection = tl.where((leaf >= FIRST)[None, :], -2.0 * weight_dice / number / denominator, 0.0)
+        by_intersection = tl.where(
+            (leaf >= FIRST)[None, :], -2.0 * weight_dice / number / denominator, 0.0
+        )
         tl.store(slope[:, None] + leaf[None, :], by_prediction, mask)
         tl.store(slope[:, None] + LEAVES + leaf[None, :], by_intersection, mask)
     if ENTROPY:
         entropy = tl.load(row + 2 * LEAVES * DICE, is_sample, 0.0)
         counted = tl.maximum(tl.sum(tl.load(row + ROWS - 1, is_sample, 0.0), 0), 1.0)
         total += -weight_ce * tl.sum(entropy, 0) / counted
-        tl.store(slope + 2 * LEAVES * DICE, tl.zeros([BLOCK_B], tl.float32) - weight_ce / counted, is_sample)
+        tl.store(
+            slope + 2 * LEAVES * DICE,
+            tl.zeros([BLOCK_B], tl.float32) - weight_ce / counted,
+            is_sample,
+        )
     tl.store(loss, total)
     tl.store(fine, tl.sum(tl.load(row + ROWS, is_sample, 0.0), 0) == 0)
 
@@ -170,7 +193,11 @@ def gradient_kernel(
     is_leaf = leaf < LEAVES
     n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     there = n < voxels
-    k = tl.load(target + b * target_b + _offsets(n, size1, size2, target_0, target_1, target_2, AXES), there, 0)
+    k = tl.load(
+        target + b * target_b + _offsets(n, size1, size2, target_0, target_1, target_2, AXES),
+        there,
+        0,
+    )
     k = tl.where((k >= 0) & (k < sets), k, 0).to(tl.int64)
     mask = is_leaf[:, None] & there[None, :]
     where = logits + b * logits_b + _offsets(n, size1, size2, logits_0, logits_1, logits_2, AXES)
@@ -188,7 +215,9 @@ def gradient_kernel(
         inner_largest, inner_total, q = _softmax(inner)
         log_s = (inner_largest - largest) + tl.log(inner_total / total)
     if ENTROPY:
-        h = tl.load(slopes + 2 * LEAVES * DICE * sets + k, there, 0.0) * tl.load(row + 2 * LEAVES * DICE)
+        h = tl.load(slopes + 2 * LEAVES * DICE * sets + k, there, 0.0) * tl.load(
+            row + 2 * LEAVES * DICE
+        )
         if FOCAL:
             log_x = tl.minimum(log_s - tl.load(log_size + k, there, 0.0), 0.0)
             rest = tl.maximum(_rest(log_x), 1.0e-37)
@@ -196,7 +225,10 @@ def gradient_kernel(
         result += h[None, :] * (q - p)
     if DICE:
         by_power = tl.load(slopes + table, mask, 0.0) * tl.load(row + leaf, is_leaf, 0.0)[:, None]
-        by_p = tl.load(slopes + LEAVES * sets + table, mask, 0.0) * tl.load(row + LEAVES + leaf, is_leaf, 0.0)[:, None]
+        by_p = (
+            tl.load(slopes + LEAVES * sets + table, mask, 0.0)
+            * tl.load(row + LEAVES + leaf, is_leaf, 0.0)[:, None]
+        )
         seen = p
         if MARGINAL:  # what a leaf of the label-set does to s, all of them do
             by_power = tl.where(out, by_power, tl.sum(tl.where(out, 0.0, by_power), 0)[None, :])
@@ -204,6 +236,10 @@ def gradient_kernel(
             seen = tl.where(out, p, tl.exp(log_s)[None, :])
         by_p += by_power * seen if ALPHA == 2 else by_power
         result += p * (by_p - tl.sum(p * by_p, 0)[None, :])
-    where = gradient + b * gradient_b + _offsets(n, size1, size2, gradient_0, gradient_1, gradient_2, AXES)
+    where = (
+        gradient
+        + b * gradient_b
+        + _offsets(n, size1, size2, gradient_0, gradient_1, gradient_2, AXES)
+    )
     where = where[None, :] + leaf[:, None].to(tl.int64) * gradient_c
     tl.store(where, (result * scale).to(gradient.dtype.element_ty), mask)

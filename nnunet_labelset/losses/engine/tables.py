@@ -1,4 +1,6 @@
-"""What the sums over the voxels of a loss weigh: small tables, one column per label-set, that all devices look up."""
+"""What the sums over the voxels of a loss weigh: small tables, one column per label-set, that all
+devices look up.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,15 @@ from nnunet_labelset.losses.dice import DiceFunction, DiceTables
 class Tables:
     """The weights of a loss for K label-sets and C leaves.
 
-    `x_ic` is `p_ic`, or for a marginal Dice the mass `s_i` of the voxel's label-set where c is in it (the size of the
-    label-set is in the weights). A loss has a Dice-type term (`dice`), an entropy-type term (`gamma`), or both.
+    `x_ic` is `p_ic`, or for a marginal Dice the mass `s_i` of the voxel's label-set where c is in
+    it (the size of the label-set is in the weights). A loss has a Dice-type term (`dice`), an
+    entropy-type term (`gamma`), or both.
     """
 
     outside: Tensor  # (C, K) bool, the leaf is not in the label-set
-    weights: Tensor  # (R, K) of x**alpha in P (C rows), x in I (C), log s in the entropy (1), 1 in R (C), in voxels (1)
+    # (R, K) of x**alpha in P (C rows), x in I (C), log s in the entropy (1), 1 in R (C), in voxels
+    # (1)
+    weights: Tensor
     slopes: Tensor  # (R', K) what the gradients of P, I and the entropy are multiplied with
     log_size: Tensor  # (1, K) logarithm of the number of leaves, which the focal loss divides s by
     dice: bool
@@ -30,8 +35,11 @@ class Tables:
     gamma: float | None  # None: no entropy; 0: cross entropy; else focal
     own_reference: bool  # the weights of R are not those of I
     inside: Tensor  # (C, K) 1 and 0, the leaf is in the label-set
-    grouped_slopes: Tensor  # (2 C, K + 1) if `grouped`: of P and I in a label-set, and in the last column outside
-    grouped: bool  # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
+    # (2 C, K + 1) if `grouped`: of P and I in a label-set, and in the last column outside
+    grouped_slopes: Tensor
+    grouped: (
+        bool  # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
+    )
 
     @property
     def leaves(self) -> int:
@@ -48,8 +56,15 @@ class Tables:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Tables:
         """The same on another device, the weights in the dtype of the sums."""
-        tensors = {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-        moved = {n: t.to(device, dtype if t.is_floating_point() else t.dtype).contiguous() for n, t in tensors.items()}
+        tensors = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), Tensor)
+        }
+        moved = {
+            n: t.to(device, dtype if t.is_floating_point() else t.dtype).contiguous()
+            for n, t in tensors.items()
+        }
         return replace(self, **moved)
 
 
@@ -63,7 +78,9 @@ def make_tables(
     """Tables of a loss from membership, bool `(K, C)`, in float64 on the CPU."""
     if membership.ndim != 2 or membership.dtype != torch.bool:
         got = f"{membership.dtype} {tuple(membership.shape)}"
-        raise LabelSetError(f"Expected `membership` to be bool (K, C), as LabelSets.membership, but got {got}")
+        raise LabelSetError(
+            f"Expected `membership` to be bool (K, C), as LabelSets.membership, but got {got}"
+        )
     if alpha not in (1, 2):
         raise LabelSetError(f"Expected `alpha` to be 1 or 2, but got {alpha}")
     if gamma is not None and not 0 <= gamma < float("inf"):
@@ -79,7 +96,9 @@ def make_tables(
         counted = _checked(dice(inside, alpha), member.shape)
         marginal = counted.marginal
         kept = informative if ignore_full_set else torch.ones_like(informative)
-        shared = torch.where(member, size, 1.0) if marginal else torch.ones_like(inside)  # Phi is s over the size
+        shared = (
+            torch.where(member, size, 1.0) if marginal else torch.ones_like(inside)
+        )  # Phi is s over the size
         prediction = kept * counted.prediction / shared**alpha
         intersection = kept * counted.intersection / shared
         reference = kept * counted.reference
@@ -89,13 +108,17 @@ def make_tables(
         beyond, grouped = _grouped(member, prediction, intersection, marginal)
         weights += [prediction, intersection]
         counting.append(reference)
-        # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by rounding.
+        # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by
+        # rounding.
         sloping = informative if marginal else torch.ones_like(informative)
         slopes += [alpha * prediction * sloping, intersection * sloping]
         outer = torch.cat([alpha * beyond, torch.zeros_like(beyond)])[:, None]  # (2 C, 1)
-        grouped_slopes = torch.cat([torch.cat([torch.where(member, slope, 0.0).T for slope in slopes]), outer], 1)
+        grouped_slopes = torch.cat(
+            [torch.cat([torch.where(member, slope, 0.0).T for slope in slopes]), outer], 1
+        )
     if gamma is not None:
-        # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as the constant it is.
+        # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as
+        # the constant it is.
         counts = informative if ignore_full_set or gamma == 0 else torch.ones_like(informative)
         weights.append(counts)
         counting.append(counts)
@@ -119,7 +142,9 @@ def make_tables(
 def _checked(tables: Any, shape: torch.Size) -> DiceTables:
     """What a Dice function returned, which may be somebody's own."""
     if not isinstance(tables, DiceTables):
-        raise LabelSetError(f"Expected `dice` to return DiceTables, but got {type(tables).__name__}")
+        raise LabelSetError(
+            f"Expected `dice` to return DiceTables, but got {type(tables).__name__}"
+        )
     for name, table in zip(DiceTables._fields[:3], tables[:3], strict=True):
         if not isinstance(table, Tensor):
             got = type(table).__name__
@@ -136,11 +161,20 @@ def _checked(tables: Any, shape: torch.Size) -> DiceTables:
     return tables
 
 
-def _grouped(member: Tensor, prediction: Tensor, intersection: Tensor, marginal: bool) -> tuple[Tensor, bool]:
-    """What a leaf weighs in P outside of the label-set, and whether that and the mass are all that matters."""
+def _grouped(
+    member: Tensor, prediction: Tensor, intersection: Tensor, marginal: bool
+) -> tuple[Tensor, bool]:
+    """What a leaf weighs in P outside of the label-set, and whether that and the mass are all that
+    matters.
+    """
     beyond = torch.where(member, -torch.inf, prediction).amax(0).clamp_min(0)
     as_one = (intersection == 0) & (prediction == beyond) | member
-    alone = marginal | (member.sum(1, keepdim=True) == 1) | (prediction == 0) & (intersection == 0) | ~member
+    alone = (
+        marginal
+        | (member.sum(1, keepdim=True) == 1)
+        | (prediction == 0) & (intersection == 0)
+        | ~member
+    )
     return beyond, bool(as_one.all() and alone.all())
 
 
@@ -162,4 +196,6 @@ def parted(sums: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
 def named_sums(sums: Tensor, constants: Tensor, tables: Tables) -> VoxelSums:
     """Their columns by name."""
     by_leaf, by_set = tables.leaves * tables.dice, int(tables.entropy)
-    return VoxelSums(*sums.split([by_leaf, by_leaf, by_set], 1), *constants.split([by_leaf, by_set], 1))
+    return VoxelSums(
+        *sums.split([by_leaf, by_leaf, by_set], 1), *constants.split([by_leaf, by_set], 1)
+    )

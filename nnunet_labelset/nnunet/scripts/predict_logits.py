@@ -1,6 +1,7 @@
 """Logits of a model for random voxels: python predict_logits.py MODEL_FOLDER FOLDS OUTPUT.npy
 
-Runs in a process of its own and imports nothing of this package, so that nnU-Net finds an exported model without us.
+Runs in a process of its own and imports nothing of this package, so that nnU-Net finds an exported
+model without us.
 """
 
 import sys

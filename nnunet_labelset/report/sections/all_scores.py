@@ -1,4 +1,6 @@
-"""Every score: case by leaf by method, to be searched and sorted. The numbers are text, few rows are elements."""
+"""Every score: case by leaf by method, to be searched and sorted. The numbers are text, few rows
+are elements.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,15 @@ WORDS = {outcome: OUTCOMES[outcome] for outcome in (MISSED, INVENTED)}
 def body(report: Report) -> Markup:
     metric = report.metrics[0]
     total, rows = _worst(report, metric)
-    heads = ["case", report.unit, *report.methods, *(["difference"] if len(report.methods) > 1 else [])]
+    heads = [
+        "case",
+        report.unit,
+        *report.methods,
+        *(["difference"] if len(report.methods) > 1 else []),
+    ]
     options = join(
-        Markup('<option value="{}">{}</option>').format(index, row.heading) for index, row in enumerate(report.metrics)
+        Markup('<option value="{}">{}</option>').format(index, row.heading)
+        for index, row in enumerate(report.metrics)
     )
     tools = Markup(
         '<div class="tools" hidden><label>Search <input type="search" placeholder="case, leaf, protocol"></label>'
@@ -36,11 +44,15 @@ def body(report: Report) -> Markup:
         '<noscript><p class="note">The {} worst of {} rows by {}; all are in per_case.csv (see Files).</p></noscript>'
     ).format(len(rows), total, metric.heading)
     content = table("All scores", heads, [rows], 2, "scores")
-    return Markup('<div id="scores-area">{}{}{}</div>{}').format(tools, without, content, _data(report))
+    return Markup('<div id="scores-area">{}{}{}</div>{}').format(
+        tools, without, content, _data(report)
+    )
 
 
 def _worst(report: Report, metric: Metric) -> tuple[int, list[list[Cell]]]:
-    """The number of rows, and those with the lowest scores of the first method: what is shown without scripts."""
+    """The number of rows, and those with the lowest scores of the first method: what is shown
+    without scripts.
+    """
     first = report.methods[0]
     values = {place: report.value(first, *place, metric.name) for place in _places(report)}
     scored = [place for place, value in values.items() if value is not None]
@@ -49,16 +61,27 @@ def _worst(report: Report, metric: Metric) -> tuple[int, list[list[Cell]]]:
         scored.reverse()
     rows = []
     for case, leaf in scored[:ROWS]:
-        cells = [header(case), text(spoken(leaf) + (" (union)" if report.first.is_union(case, leaf) else ""))]
+        cells = [
+            header(case),
+            text(spoken(leaf) + (" (union)" if report.first.is_union(case, leaf) else "")),
+        ]
         known = []
         for method in report.methods:
-            score, value = report.score(method, case, leaf), report.value(method, case, leaf, metric.name)
+            score, value = (
+                report.score(method, case, leaf),
+                report.value(method, case, leaf, metric.name),
+            )
             word = WORDS.get(score.outcome, "") if score else ""
             shown = f"{metric.show(value)} {word}".strip()
             cells.append(number(value, shown=shown, kind="alarm" if word else ""))
             known += [] if value is None else [value]
         if len(report.methods) > 1:
-            cells.append(number(metric.scale * (max(known) - min(known)) if len(known) > 1 else None, metric.digits))
+            cells.append(
+                number(
+                    metric.scale * (max(known) - min(known)) if len(known) > 1 else None,
+                    metric.digits,
+                )
+            )
         rows.append(cells)
     return len(scored), rows
 
@@ -69,7 +92,9 @@ def _places(report: Report) -> list[tuple[str, str]]:
 
 
 def _data(report: Report) -> Markup:
-    """The numbers for the script: strings of numbers are the smallest and are read only when they are asked for."""
+    """The numbers for the script: strings of numbers are the smallest and are read only when they
+    are asked for.
+    """
     places, codes = _places(report), {outcome: str(code) for code, outcome in enumerate(WORDS, 1)}
     scores = [[report.score(method, *place) for place in places] for method in report.methods]
     content: dict[str, Any] = {
@@ -80,17 +105,30 @@ def _data(report: Report) -> Markup:
         "rows": ROWS,
         "factor": FACTOR,
         "words": ["", *WORDS.values()],
-        "outcomes": ["".join(codes.get(score.outcome, "0") if score else "0" for score in of) for of in scores],
+        "outcomes": [
+            "".join(codes.get(score.outcome, "0") if score else "0" for score in of)
+            for of in scores
+        ],
         "unions": "".join("1" if score and score.union else "0" for score in scores[0]),
         "metrics": [
-            {"digits": metric.digits, "better": metric.better, "values": [_numbers(of, metric) for of in scores]}
+            {
+                "digits": metric.digits,
+                "better": metric.better,
+                "values": [_numbers(of, metric) for of in scores],
+            }
             for metric in report.metrics
         ],
     }
-    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")  # no name can end the script
-    return Markup('<script type="application/json" id="scores-data">{}</script>').format(Markup(text))
+    text = json.dumps(content, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )  # no name can end the script
+    return Markup('<script type="application/json" id="scores-data">{}</script>').format(
+        Markup(text)
+    )
 
 
 def _numbers(scores: Sequence[Score | None], metric: Metric) -> str:
     values = (score.values[metric.name] if score else None for score in scores)
-    return ",".join("" if value is None else str(round(FACTOR * metric.scale * value)) for value in values)
+    return ",".join(
+        "" if value is None else str(round(FACTOR * metric.scale * value)) for value in values
+    )

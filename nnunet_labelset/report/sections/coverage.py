@@ -26,7 +26,10 @@ def body(report: Report) -> Markup:
     if len(leaves) > WIDE:
         found = [row for rows in groups for row in rows]
         columns = ["leaf", *(f"{row.part}\n{row.group}\nn = {row.cases}" for row in found)]
-        lines = [[header(spoken(leaf)), *(_shaded(row.counts[leaf], row.cases) for row in found)] for leaf in leaves]
+        lines = [
+            [header(spoken(leaf)), *(_shaded(row.counts[leaf], row.cases) for row in found)]
+            for leaf in leaves
+        ]
         content = table("Coverage", columns, [lines])
     else:
         bodies = [

@@ -8,7 +8,17 @@ from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
 from nnunet_labelset.nnunet.names import SUMMARY
-from nnunet_labelset.report.page import Cell, bullets, header, join, link, number, paragraph, table, text
+from nnunet_labelset.report.page import (
+    Cell,
+    bullets,
+    header,
+    join,
+    link,
+    number,
+    paragraph,
+    table,
+    text,
+)
 from nnunet_labelset.report.report import Report
 
 TITLE = "Cases and files"
@@ -23,10 +33,16 @@ def body(report: Report) -> Markup:
         found = {method: result.by_case.get(name) for method, result in report.results.items()}
         known = next(case for case in found.values() if case is not None)
         links = [link(known.reference_file, report.folder, "reference")]
-        links += [link(case.prediction_file, report.folder, method) for method, case in found.items() if case]
+        links += [
+            link(case.prediction_file, report.folder, method)
+            for method, case in found.items()
+            if case
+        ]
         row = [header(name), *(text(known.groups.get(column, ""), "name") for column in columns)]
         scores = [(dice, case.average_dice if case else None) for case in found.values()]
-        scores += [(KNOWN_WRONG, case.known_wrong_share if case else None) for case in found.values()]
+        scores += [
+            (KNOWN_WRONG, case.known_wrong_share if case else None) for case in found.values()
+        ]
         row += [number(value, shown=metric.show(value)) for metric, value in scores]
         rows.append([*row, Cell(join(links, ", "), kind="name")])
     heads = ["case", *columns, *(f"{method}\nmean {dice.heading}" for method in report.methods)]
@@ -39,9 +55,19 @@ def _files(report: Report) -> Markup:
     lines = []
     for method, result in report.results.items():
         folder = Path(report.sources[method]).parent
-        links = [link(path, report.folder, path.name) for name in WRITTEN if (path := folder / name).is_file()]
+        links = [
+            link(path, report.folder, path.name)
+            for name in WRITTEN
+            if (path := folder / name).is_file()
+        ]
         predictions = link(result.settings.prediction_folder, report.folder)
-        lines.append(Markup("{}: {}; predictions: {}").format(method, join(links, ", "), predictions))
-    lines.append(Markup("references: {}").format(link(report.first.settings.reference_folder, report.folder)))
-    lines.append(Markup("data set: {}").format(link(report.first.settings.dataset_json, report.folder)))
+        lines.append(
+            Markup("{}: {}; predictions: {}").format(method, join(links, ", "), predictions)
+        )
+    lines.append(
+        Markup("references: {}").format(link(report.first.settings.reference_folder, report.folder))
+    )
+    lines.append(
+        Markup("data set: {}").format(link(report.first.settings.dataset_json, report.folder))
+    )
     return bullets(lines)

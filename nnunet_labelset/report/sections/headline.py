@@ -8,7 +8,17 @@ from nnunet_labelset.evaluation.metric import KNOWN_WRONG, Metric
 from nnunet_labelset.evaluation.notes import FEW_CASES, FEW_NOTE
 from nnunet_labelset.evaluation.results import INVENTED, MISSED, SCORED
 from nnunet_labelset.evaluation.statistics import Description, describe
-from nnunet_labelset.report.page import Cell, bullets, figure, header, join, number, paragraph, plots, table
+from nnunet_labelset.report.page import (
+    Cell,
+    bullets,
+    figure,
+    header,
+    join,
+    number,
+    paragraph,
+    plots,
+    table,
+)
 from nnunet_labelset.report.plots import rank_plot
 from nnunet_labelset.report.report import Report
 
@@ -17,19 +27,37 @@ TITLE = "Overview"
 
 def body(report: Report) -> Markup:
     """One column per method, so that it fits on a phone."""
-    ranks = {(rank.method, rank.metric): rank for rank in report.compared.ranks} if report.compared else {}
+    ranks = (
+        {(rank.method, rank.metric): rank for rank in report.compared.ranks}
+        if report.compared
+        else {}
+    )
     ranked = [metric for metric in report.metrics if any(name == metric.name for _, name in ranks)]
     rows = [
-        [header(metric.heading), *_best(list(report.means(metric.name).values()), metric)] for metric in report.metrics
+        [header(metric.heading), *_best(list(report.means(metric.name).values()), metric)]
+        for metric in report.metrics
     ]
     for metric in ranked:
         found = [ranks[method, metric.name] for method in report.methods]
         words = Markup('{:.2f} <span class="interval">first in {:.0f} %</span>')
-        cells = [number(rank.mean_rank, shown=words.format(rank.mean_rank, 100 * rank.first)) for rank in found]
+        cells = [
+            number(rank.mean_rank, shown=words.format(rank.mean_rank, 100 * rank.first))
+            for rank in found
+        ]
         rows.append([header(f"Mean rank by {metric.title}"), *cells])
-    shares = [[of.by_case[case].known_wrong_share for case in report.cases] for of in report.results.values()]
-    rows.append([header(KNOWN_WRONG.heading), *_best([describe(of, interval=True) for of in shares], KNOWN_WRONG)])
-    what = ("Regions" if report.unit == "region" else "Leaves") + (" and unions" if report.first.unions else "")
+    shares = [
+        [of.by_case[case].known_wrong_share for case in report.cases]
+        for of in report.results.values()
+    ]
+    rows.append(
+        [
+            header(KNOWN_WRONG.heading),
+            *_best([describe(of, interval=True) for of in shares], KNOWN_WRONG),
+        ]
+    )
+    what = ("Regions" if report.unit == "region" else "Leaves") + (
+        " and unions" if report.first.unions else ""
+    )
     for outcome, word in ((SCORED, "found"), (MISSED, "missed"), (INVENTED, "invented")):
         counts = (number(_outcomes(report, method, outcome), 0) for method in report.methods)
         rows.append([header(f"{what} {word}"), *counts])
@@ -45,7 +73,9 @@ def body(report: Report) -> Markup:
                 "annotated.",
                 "note",
             ),
-            paragraph(FEW_NOTE, "note") if report.compared is None and len(report.cases) < FEW_CASES else "",
+            paragraph(FEW_NOTE, "note")
+            if report.compared is None and len(report.cases) < FEW_CASES
+            else "",
             _ranks(report, ranked),
         ]
     )
@@ -77,8 +107,14 @@ def _ranks(report: Report, ranked: list[Metric]) -> Markup:
         return Markup("")
     figures = []
     for metric in ranked:
-        of = [(rank.method, rank.mean_rank) for rank in report.compared.ranks if rank.metric == metric.name]
+        of = [
+            (rank.method, rank.mean_rank)
+            for rank in report.compared.ranks
+            if rank.metric == metric.name
+        ]
         picture = rank_plot(of, report.compared.critical_difference.get(metric.name))
-        figures.append(figure(f"ranks {metric.name}", picture, f"Mean ranks by {metric.title}; 1 is best."))
+        figures.append(
+            figure(f"ranks {metric.name}", picture, f"Mean ranks by {metric.title}; 1 is best.")
+        )
     note = "A bar joins methods whose mean ranks differ by less than the critical difference (Nemenyi)."
     return plots(figures) + paragraph(note, "note")

@@ -31,7 +31,11 @@ def body(report: Report) -> Markup:
         "predicted where it is known not to be. Unannotated: nobody knows, so nothing is scored. Union: so many scores "
         "are of the leaf together with others that the reference does not tell apart."
     )
-    heads = [f"{metric.heading}\n{what}" for metric in report.metrics for what in ("mean [95 %]", "sd", "median")]
+    heads = [
+        f"{metric.heading}\n{what}"
+        for metric in report.metrics
+        for what in ("mean [95 %]", "sd", "median")
+    ]
     columns = ["method", report.unit, *heads, *OUTCOMES.values(), "union"]
     return paragraph(intro) + table(TITLE, columns, groups, 2)
 
@@ -39,4 +43,8 @@ def body(report: Report) -> Markup:
 def _name(leaf: str, unions: dict[str, tuple[str, ...]]) -> str:
     """A union is named with its leaves, unless they are its name."""
     members = unions.get(leaf, ())
-    return spoken(leaf) if not members or leaf == "+".join(members) else spoken(f"{leaf} ({' + '.join(members)})")
+    return (
+        spoken(leaf)
+        if not members or leaf == "+".join(members)
+        else spoken(f"{leaf} ({' + '.join(members)})")
+    )

@@ -14,7 +14,17 @@ from nnunet_labelset.evaluation.results import UNANNOTATED
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, LEAF_COLOURS, leaf_colour
 from nnunet_labelset.report.overlays import DrawnCase, find_image
-from nnunet_labelset.report.page import figure, header, join, legend, link, number, paragraph, plots, table
+from nnunet_labelset.report.page import (
+    figure,
+    header,
+    join,
+    legend,
+    link,
+    number,
+    paragraph,
+    plots,
+    table,
+)
 from nnunet_labelset.report.painting import Painter
 from nnunet_labelset.report.report import WIDE, Report
 
@@ -34,7 +44,9 @@ def body(report: Report) -> Markup:
     if not chosen:
         return Markup("")
     parts = []
-    for place, (case, why) in enumerate(tqdm(chosen.items(), desc="Drawing", unit="case", disable=None)):
+    for place, (case, why) in enumerate(
+        tqdm(chosen.items(), desc="Drawing", unit="case", disable=None)
+    ):
         heading = Markup("<h3>{} &ndash; {}</h3>").format(case, ", ".join(why))
         try:
             content = _case(report, contract, case, f"case{place}")
@@ -45,7 +57,9 @@ def body(report: Report) -> Markup:
 
 
 def choose_cases(report: Report) -> dict[str, list[str]]:
-    """Cases to draw, and why: those that were named, or the worst, the median and the most disputed ones."""
+    """Cases to draw, and why: those that were named, or the worst, the median and the most disputed
+    ones.
+    """
     if report.wanted_cases:
         return {case: ["asked for"] for case in report.wanted_cases}
     if not report.worst:
@@ -62,9 +76,11 @@ def choose_cases(report: Report) -> dict[str, list[str]]:
 
 
 def rank_cases(report: Report, method: str) -> list[str]:
-    """Cases from worst to best: the mean, over their scored leaves and unions, of Dice minus the leaf's median.
+    """Cases from worst to best: the mean, over their scored leaves and unions, of Dice minus the
+    leaf's median.
 
-    A case in which only an easy leaf is annotated is not good for that, nor is one bad whose leaves are all hard.
+    A case in which only an easy leaf is annotated is not good for that, nor is one bad whose leaves
+    are all hard.
     """
     differences: dict[str, list[float]] = {}
     for leaf in report.structures:
@@ -78,7 +94,9 @@ def rank_cases(report: Report, method: str) -> list[str]:
 
 
 def most_disputed(report: Report) -> str | None:
-    """The case with the largest range of Dice between methods, on average over its leaves and unions."""
+    """The case with the largest range of Dice between methods, on average over its leaves and
+    unions.
+    """
     ranges: dict[str, float] = {}
     for case in report.cases:
         found = []
@@ -121,21 +139,33 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
     first = report.first.by_case[case]
     files = [result.by_case[case].prediction_file for result in report.results.values()]
     image = find_image(first.reference_file, case, report.first.settings.file_ending)
-    drawn = DrawnCase(first.reference_file, files, contract.sets_of(case), contract.num_leaves, image)
+    drawn = DrawnCase(
+        first.reference_file, files, contract.sets_of(case), contract.num_leaves, image
+    )
     painter = Painter(drawn, name)
     reference = link(first.reference_file, report.folder, "reference")
     seen = link(image, report.folder, "image") if image else "no image beside the references"
     rows = [
         [
-            figure(f"{case} image", painter.picture(f"Image of case {case}" if image else f"No image of {case}"), seen),
-            figure(f"{case} reference", painter.picture(f"Reference of case {case}", painter.reference()), reference),
+            figure(
+                f"{case} image",
+                painter.picture(f"Image of case {case}" if image else f"No image of {case}"),
+                seen,
+            ),
+            figure(
+                f"{case} reference",
+                painter.picture(f"Reference of case {case}", painter.reference()),
+                reference,
+            ),
         ]
     ]
     for number_, (method, result) in enumerate(report.results.items()):
         dice = result.by_case[case].average_dice
         words = "" if dice is None else f", mean Dice {METRICS['dice'].show(dice)} %"
         named = Markup("{}{}").format(link(files[number_], report.folder, method), words)
-        errors = ", ".join(f"{count:,} voxels {kind}" for kind, count in drawn.error_counts[number_].items())
+        errors = ", ".join(
+            f"{count:,} voxels {kind}" for kind, count in drawn.error_counts[number_].items()
+        )
         if drawn.errors_outside[number_]:
             errors += f" ({drawn.errors_outside[number_]:,} of them outside of the pictures)"
         rows.append([])
@@ -144,7 +174,9 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
             ("contours", painter.contours(number_), f"{method}: contours"),
             ("errors", painter.errors(number_), f"{method}: {errors}"),
         ):
-            picture = painter.picture(f"{method} on case {case}: {errors if kind == 'errors' else kind}", layer)
+            picture = painter.picture(
+                f"{method} on case {case}: {errors if kind == 'errors' else kind}", layer
+            )
             rows[-1].append(figure(f"{case} {method} {kind}", picture, caption))
     groups = ", ".join(f"{column}: {value}" for column, value in first.groups.items() if value)
     return join(
@@ -170,5 +202,8 @@ def _scores(report: Report, case: str) -> Markup:
         rows.append([header(method), *(number(value, shown=dice.show(value)) for value in values)])
     if len(leaves) > WIDE:
         _, *columns = zip(*rows, strict=True)
-        heads, rows = report.methods, [[header(name), *column] for name, column in zip(heads, columns, strict=True)]
+        heads, rows = (
+            report.methods,
+            [[header(name), *column] for name, column in zip(heads, columns, strict=True)],
+        )
     return table(f"Dice of {case}", [dice.heading, *heads], [rows])

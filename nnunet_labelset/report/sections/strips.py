@@ -18,28 +18,52 @@ TITLE = "Scores per leaf"
 
 
 def body(report: Report) -> Markup:
-    """A plot per leaf and metric; of many leaves one plot per metric, and the single ones of the first metric only."""
+    """A plot per leaf and metric; of many leaves one plot per metric, and the single ones of the
+    first metric only.
+    """
     many = len(report.structures) > WIDE
     parts = []
     for number, metric in enumerate(report.metrics):
-        rows = {leaf: [_row(report, method, leaf, metric) for method in report.methods] for leaf in report.structures}
-        rows = {leaf: of for leaf, of in rows.items() if any(score is not None for row in of for score in row.scores)}
+        rows = {
+            leaf: [_row(report, method, leaf, metric) for method in report.methods]
+            for leaf in report.structures
+        }
+        rows = {
+            leaf: of
+            for leaf, of in rows.items()
+            if any(score is not None for row in of for score in row.scores)
+        }
         if not rows:
             continue
         parts.append(Markup("<h3>{} in {}</h3>").format(metric.title, metric.unit))
         if many:
             means = [(spoken(leaf), [row.mean for row in of]) for leaf, of in rows.items()]
             ends = [end for _, of in means for mean in of if mean for end in mean]
-            plot = forest_plot(metric.title, report.methods, means, *_axis(ends or [0.0], metric), metric.unit)
-            parts.append(figure(f"{metric.name} of all leaves", scroll(f"{metric.title} of all leaves", plot)))
+            plot = forest_plot(
+                metric.title, report.methods, means, *_axis(ends or [0.0], metric), metric.unit
+            )
+            parts.append(
+                figure(
+                    f"{metric.name} of all leaves", scroll(f"{metric.title} of all leaves", plot)
+                )
+            )
         if many and number:
             continue
         figures = [
-            figure(f"{metric.name} {leaf}", strip_plot(spoken(leaf), of, *_axis(_scores(of), metric), metric.unit))
+            figure(
+                f"{metric.name} {leaf}",
+                strip_plot(spoken(leaf), of, *_axis(_scores(of), metric), metric.unit),
+            )
             for leaf, of in rows.items()
         ]
-        parts.append(details(f"Every leaf: {len(figures)} plots", plots(figures)) if many else plots(figures))
-    intro = "Means of all leaves with their 95 % intervals; below, each leaf by itself. " if many else ""
+        parts.append(
+            details(f"Every leaf: {len(figures)} plots", plots(figures)) if many else plots(figures)
+        )
+    intro = (
+        "Means of all leaves with their 95 % intervals; below, each leaf by itself. "
+        if many
+        else ""
+    )
     intro += (
         "One mark per case, a cross where the leaf was missed or invented. The box is from quartile to quartile, its "
         "line the median; below it the mean with its 95 % interval. Every leaf has its own axis."
@@ -53,7 +77,9 @@ def _scores(rows: Sequence[Row]) -> list[float]:
 
 def _row(report: Report, method: str, leaf: str, metric: Metric) -> Row:
     scores = [report.score(method, case, leaf) for case in report.cases]
-    values = [None if score is None else metric.scaled(score.values[metric.name]) for score in scores]
+    values = [
+        None if score is None else metric.scaled(score.values[metric.name]) for score in scores
+    ]
     crosses = [score is not None and score.outcome in (MISSED, INVENTED) for score in scores]
     found = report.results[method].averages.overall.leaves[leaf].metrics[metric.name]
     if report.compared is not None:

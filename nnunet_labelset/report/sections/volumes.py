@@ -1,4 +1,6 @@
-"""Bland-Altman plots of volumes: does a method draw too much or too little, and does that depend on the size?"""
+"""Bland-Altman plots of volumes: does a method draw too much or too little, and does that depend on
+the size?
+"""
 
 from __future__ import annotations
 
@@ -40,4 +42,8 @@ def _point(report: Report, method: str, case: str, leaf: str) -> tuple[float, fl
     if score is None or score.outcome in (ABSENT, UNANNOTATED):
         return None
     reference, difference = score.values["volume_ref"], score.values["volume_difference"]
-    return None if reference is None or difference is None else (reference + difference / 2, difference)
+    return (
+        None
+        if reference is None or difference is None
+        else (reference + difference / 2, difference)
+    )

@@ -1,12 +1,13 @@
-"""The data of the demo: phantoms in the layouts of the paper's sources, with its pattern of missing annotations.
+"""The data of the demo: phantoms in the layouts of the paper's sources, with its pattern of missing
+annotations.
 
 atlas/          case folders, normal, everything annotated
-controls/       case folders, normal: white matter, ventricles, cerebellum; external CSF in about half of the cases and
-                the corpus callosum in a few, listed in annotated.csv
+controls/       case folders, normal: white matter, ventricles, cerebellum; external CSF in about
+                half of the cases and the corpus callosum in a few, listed in annotated.csv
 spina_bifida/   case folders: white matter, ventricles, cerebellum
 test/           case folders, both populations, everything annotated
-feta/           test cases in FeTA's BIDS layout and values, where white matter includes the corpus callosum
-participants.tsv, annotated.csv, demo_data.json
+feta/           test cases in FeTA's BIDS layout and values, where white matter includes the corpus
+callosum participants.tsv, annotated.csv, demo_data.json
 """
 
 from __future__ import annotations
@@ -26,11 +27,27 @@ from nnunet_labelset.io.volume import write_voxels
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
 
-# Cases of each kind. In the paper: 18 atlases, 116 controls (54 with external CSF, 18 with corpus callosum), 30 spina
-# bifida; 34 and 66 test cases, of them 15 and 25 FeTA.
+# Cases of each kind. In the paper: 18 atlases, 116 controls (54 with external CSF, 18 with corpus
+# callosum), 30 spina bifida; 34 and 66 test cases, of them 15 and 25 FeTA.
 SIZES = {
-    "small": {"atlas": 8, "controls": 4, "csf": 2, "callosum": 1, "spina_bifida": 8, "test": 4, "feta": 2},
-    "full": {"atlas": 10, "controls": 24, "csf": 11, "callosum": 4, "spina_bifida": 16, "test": 10, "feta": 5},
+    "small": {
+        "atlas": 8,
+        "controls": 4,
+        "csf": 2,
+        "callosum": 1,
+        "spina_bifida": 8,
+        "test": 4,
+        "feta": 2,
+    },
+    "full": {
+        "atlas": 10,
+        "controls": 24,
+        "csf": 11,
+        "callosum": 4,
+        "spina_bifida": 16,
+        "test": 10,
+        "feta": 5,
+    },
 }
 BASIC = ("white_matter", "ventricles", "cerebellum")
 # How `nnunet_labelset convert` reads the folders: preset, folder, part.
@@ -64,22 +81,31 @@ def demo_cases(size: str = "small") -> list[DemoCase]:
     """The cases of the demo, in the order of their seeds."""
     numbers = SIZES[size]
 
-    def series(folder: str, prefix: str, number: int, sick: bool, centre: int) -> Iterator[DemoCase]:
+    def series(
+        folder: str, prefix: str, number: int, sick: bool, centre: int
+    ) -> Iterator[DemoCase]:
         for index, age in enumerate(np.linspace(*AGES, number)):
             yield DemoCase(folder, f"{prefix}{index + 1:03d}", round(float(age), 1), sick, centre)
 
     cases = list(series("atlas", "atlas_", numbers["atlas"], False, ATLAS))
-    for index, case in enumerate(series("controls", "control_", numbers["controls"], False, LEUVEN)):
-        # Spread over the ages: every second case or so has external CSF, and some of these the corpus callosum.
+    for index, case in enumerate(
+        series("controls", "control_", numbers["controls"], False, LEUVEN)
+    ):
+        # Spread over the ages: every second case or so has external CSF, and some of these the
+        # corpus callosum.
         rare = {"external_csf": numbers["csf"], "corpus_callosum": numbers["callosum"]}
-        extra = [leaf for leaf, chosen in rare.items() if _spread(index, chosen, numbers["controls"])]
+        extra = [
+            leaf for leaf, chosen in rare.items() if _spread(index, chosen, numbers["controls"])
+        ]
         cases.append(replace(case, annotated=(*BASIC, *extra)))
     for case in series("spina_bifida", "spina_bifida_", numbers["spina_bifida"], True, LEUVEN):
         cases.append(replace(case, annotated=BASIC))
     cases += series("test", "test_control_", numbers["test"], False, LEUVEN)
     cases += series("test", "test_spina_bifida_", numbers["test"], True, LEUVEN)
     for index, age in enumerate(np.linspace(*AGES, 2 * numbers["feta"])):
-        cases.append(DemoCase("feta", f"sub-{index + 1:03d}", round(float(age), 1), index % 2 == 1, ZURICH))
+        cases.append(
+            DemoCase("feta", f"sub-{index + 1:03d}", round(float(age), 1), index % 2 == 1, ZURICH)
+        )
     return cases
 
 
@@ -89,26 +115,36 @@ def _spread(index: int, chosen: int, number: int) -> bool:
 
 
 def write_demo_data(folder: str | Path, seed: int = 0, size: str = "small") -> dict[str, Any]:
-    """Write the data and return its description: seed, size, sources for `convert`, and the names of the cases.
+    """Write the data and return its description: seed, size, sources for `convert`, and the names
+    of the cases.
 
-    The same data already there is left alone, an interrupted run is finished; other data is never overwritten.
+    The same data already there is left alone, an interrupted run is finished; other data is never
+    overwritten.
     """
     folder = Path(folder)
     if size not in SIZES:
-        raise LabelSetError(f"Expected the size of the demo data to be one of {', '.join(SIZES)}, but got {size!r}")
+        raise LabelSetError(
+            f"Expected the size of the demo data to be one of {', '.join(SIZES)}, but got {size!r}"
+        )
     cases = demo_cases(size)
     description: dict[str, Any] = {
         "seed": seed,
         "size": size,
         "complete": True,
-        "sources": [{"source": name, "folder": place, "part": part} for name, place, part in SOURCES],
-        "cases": {place: [case.name for case in cases if case.folder == place] for _, place, _ in SOURCES},
+        "sources": [
+            {"source": name, "folder": place, "part": part} for name, place, part in SOURCES
+        ],
+        "cases": {
+            place: [case.name for case in cases if case.folder == place] for _, place, _ in SOURCES
+        },
     }
     if (folder / DESCRIPTION).is_file():
         found = read_json(folder / DESCRIPTION)
         if {**found, "complete": True} != description:
             other = f"seed {found.get('seed')}, {found.get('size')}"
-            raise LabelSetError(f"{folder}: holds other demo data ({other}): choose another folder or remove it")
+            raise LabelSetError(
+                f"{folder}: holds other demo data ({other}): choose another folder or remove it"
+            )
         if found["complete"]:
             return description
     elif folder.is_dir() and any(folder.iterdir()):
@@ -138,8 +174,14 @@ def _write_case(folder: Path, case: DemoCase, seed: int) -> None:
 def write_volume(path: Path, array: np.ndarray, spacing: float = SPACING) -> None:
     """Write an array (z, y, x) as the atlases are written: x grows to the right, y to the front."""
     size = array.shape[::-1]
-    origin = tuple(sign * spacing * (voxels - 1) / 2 for sign, voxels in zip((1, 1, -1), size, strict=True))
-    write_voxels(path, array, Place(size, (spacing,) * 3, origin, (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0)))
+    origin = tuple(
+        sign * spacing * (voxels - 1) / 2 for sign, voxels in zip((1, 1, -1), size, strict=True)
+    )
+    write_voxels(
+        path,
+        array,
+        Place(size, (spacing,) * 3, origin, (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, 1.0)),
+    )
 
 
 def _write_tables(folder: Path, cases: Iterable[DemoCase]) -> None:
@@ -150,7 +192,9 @@ def _write_tables(folder: Path, cases: Iterable[DemoCase]) -> None:
         pathology = "Spina bifida" if case.spina_bifida else "Normal"
         people.append(f"{case.name}\t{pathology}\t{case.age}\n")
         if case.folder == "feta":
-            feta.append(f"{case.name}\t{'Pathological' if case.spina_bifida else 'Neurotypical'}\t{case.age}\n")
+            feta.append(
+                f"{case.name}\t{'Pathological' if case.spina_bifida else 'Neurotypical'}\t{case.age}\n"
+            )
         if case.folder == "controls":
             annotated.append(f"{case.name},leuven_controls,{';'.join(case.annotated)}\n")
     write_text(folder / "participants.tsv", "".join(people))

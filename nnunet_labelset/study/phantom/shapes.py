@@ -9,11 +9,15 @@ import numpy as np
 
 
 def smooth_noise(rng: np.random.Generator, shape: Sequence[int], length: float) -> np.ndarray:
-    """Random field of about unit variance whose features are `length` voxels wide: a cubic B-spline of random knots."""
+    """Random field of about unit variance whose features are `length` voxels wide: a cubic B-spline
+    of random knots.
+    """
     knots = [int(np.ceil(size / length)) + 4 for size in shape]
     field = rng.normal(0, 3, knots).astype(np.float32)
     for axis, size in enumerate(shape):
-        distance = np.abs(np.arange(size)[:, None] / length + 1.5 - np.arange(knots[axis])[None])  # (size, knots)
+        distance = np.abs(
+            np.arange(size)[:, None] / length + 1.5 - np.arange(knots[axis])[None]
+        )  # (size, knots)
         near, far = 2 / 3 - distance**2 + distance**3 / 2, np.maximum(0, 2 - distance) ** 3 / 6
         weights = np.where(distance < 1, near, far).astype(np.float32)
         field = np.moveaxis(np.tensordot(weights, field, (1, axis)), 0, axis)
@@ -33,15 +37,21 @@ def capsule(
 ) -> np.ndarray:
     """True within a radius that goes from `r0` at `start` to `r1` at `end` of the segment."""
     direction = np.subtract(end, start).astype(np.float32)
-    along = sum((p - s) * d for p, s, d in zip(points, start, direction, strict=True)) / float(direction @ direction)
+    along = sum((p - s) * d for p, s, d in zip(points, start, direction, strict=True)) / float(
+        direction @ direction
+    )
     along = np.clip(along, 0, 1)
-    distance = sum((p - s - along * d) ** 2 for p, s, d in zip(points, start, direction, strict=True))
+    distance = sum(
+        (p - s - along * d) ** 2 for p, s, d in zip(points, start, direction, strict=True)
+    )
     return distance < (r0 + (r1 - r0) * along) ** 2
 
 
 def depth_inside(inside: np.ndarray, millimetres: float) -> np.ndarray:
     """Distance to the outside, in millimetres; 0 outside."""
-    depth = edt.edt(np.ascontiguousarray(inside), anisotropy=(millimetres,) * 3, black_border=False, parallel=1)
+    depth = edt.edt(
+        np.ascontiguousarray(inside), anisotropy=(millimetres,) * 3, black_border=False, parallel=1
+    )
     return np.maximum(0, depth - millimetres / 2)  # the border lies between two voxels
 
 

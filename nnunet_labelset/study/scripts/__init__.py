@@ -15,7 +15,9 @@ MARK = "# (settings)\n"
 
 
 def assignments(settings: Mapping[str, Setting]) -> str:
-    """Bash assignments of strings, numbers and arrays, quoted for the shell; variables of nnU-Net are exported."""
+    """Bash assignments of strings, numbers and arrays, quoted for the shell; variables of nnU-Net
+    are exported.
+    """
     lines = []
     for name, value in settings.items():
         if isinstance(value, (str, int)):
@@ -27,8 +29,12 @@ def assignments(settings: Mapping[str, Setting]) -> str:
 
 
 def script(name: str, settings: Mapping[str, Setting], command: str) -> str:
-    """The text of a script with its settings; only those that its body names, so that shellcheck finds none unused."""
+    """The text of a script with its settings; only those that its body names, so that shellcheck
+    finds none unused.
+    """
     body = files(__name__).joinpath(name).read_text(encoding="utf-8")
-    used = {key: value for key, value in settings.items() if re.search(rf"\$(\{{[#!]?)?{key}\b", body)}
+    used = {
+        key: value for key, value in settings.items() if re.search(rf"\$(\{{[#!]?)?{key}\b", body)
+    }
     # A line break in a name must not end the comment.
     return body.replace(MARK, f"# Written by: {' '.join(command.split())}\n{assignments(used)}")
