@@ -30,7 +30,7 @@ import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.nnunet.raw import RawCase, raw_cases
@@ -77,7 +77,8 @@ def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -
     )
     singletons = [frozenset([leaf]) for leaf in range(1, leaves)]
     protocols = {
-        f"p{number}": (frozenset([0, *pair]), *singletons) for number, pair in missing.items()
+        f"p{number}": Protocol((frozenset([0, *pair]), *singletons), leaves)
+        for number, pair in missing.items()
     }
     contract = Contract(
         tuple(names), protocols, {f"case_{n:05d}": f"p{n}" for n in missing}, has_ignore=False

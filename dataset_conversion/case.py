@@ -10,8 +10,7 @@ from pathlib import Path
 import edt
 import numpy as np
 
-from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.contract.parser import annotated_leaves
+from nnunet_labelset.contract import LabelSet, Protocol
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProtocol, interpret
 from nnunet_labelset.dataset_conversion.notes import Note
@@ -165,7 +164,7 @@ class _Conversion(CaseReader):
         if meaning.background_added:
             about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
             notes.append(Note("one unannotated leaf", about))
-        annotated = annotated_leaves(sets, len(leaves), meaning.vouched)
+        annotated = Protocol(sets, len(leaves), meaning.vouched).annotated
         present = (meaning.values[value] for value in counts if value in meaning.values)
         seen = frozenset().union(*(labels for labels in present if len(labels) == 1))
         for leaf in sorted((annotated | meaning.vouched) - seen - {0}):

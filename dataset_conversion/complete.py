@@ -19,9 +19,8 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.contract.completed import COMPLETED, originals
-from nnunet_labelset.contract.parser import uncertain_leaves
 from nnunet_labelset.dataset_conversion.completions import (
     Completion,
     check_labels,
@@ -252,8 +251,7 @@ def _dataset_json(
     cases = {case: name for case, name in contract.cases.items() if case not in made_by_model}
     protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
     if has_ignore and not contract.has_ignore:
-        protocols = {name: (*sets, contract.full_set) for name, sets in protocols.items()}
-    vouched = {name: contract.vouched[name] for name in protocols if name in contract.vouched}
+        protocols = {name: protocol.with_ignore() for name, protocol in protocols.items()}
     names: dict[tuple[tuple[LabelSet, ...], LabelSet], str] = {}
     files = {
         case.name: {
@@ -270,8 +268,8 @@ def _dataset_json(
             raise LabelSetError(f"case '{name}' exists already in {source.name}: rename it")
         sets = result.protocol if has_ignore else result.protocol[:num_leaves]
         single = frozenset(leaf for leaf in range(num_leaves) if sets[leaf] == {leaf})
-        disputed = single & uncertain_leaves(sets, num_leaves)
-        kept = disputed & contract.vouched.get(contract.protocol_of(item.case.name), frozenset())
+        disputed = single & Protocol(sets, num_leaves).uncertain
+        kept = disputed & contract.protocol(item.case.name).vouched
         cases[name] = names.setdefault((sets, kept), f"completed_{len(names) + 1}")
         files[name] = {
             **files[item.case.name],
@@ -283,11 +281,8 @@ def _dataset_json(
         }
     if taken := sorted(set(names.values()) & set(protocols)):
         raise LabelSetError(f"{source.name} has protocols of the names {some(taken)}: rename them")
-    protocols |= {name: sets for (sets, _), name in names.items()}
-    vouched |= {name: kept for (_, kept), name in names.items() if kept}
-    after = replace(
-        contract, protocols=protocols, cases=cases, has_ignore=has_ignore, vouched=vouched
-    )
+    protocols |= {name: Protocol(sets, num_leaves, kept) for (sets, kept), name in names.items()}
+    after = replace(contract, protocols=protocols, cases=cases, has_ignore=has_ignore)
     return {
         **{
             key: value

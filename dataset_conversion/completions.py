@@ -84,7 +84,7 @@ def find_completions(
     for case in raw_cases(folder, dataset_json):
         if case.part != TRAINING or case.name in made_by_model:
             continue
-        sets = contract.sets_of(case.name)
+        sets = contract.protocol(case.name).sets
         if all(len(labels) == 1 for labels in sets):
             continue
         fold = held_out.get(case.name)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from nnunet_labelset.contract import Contract, LabelSet
-from nnunet_labelset.contract.parser import uncertain_leaves
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import NOTES, Note, write_notes
 from nnunet_labelset.dataset_conversion.plan import Plan
@@ -141,14 +140,17 @@ def _contract(
     vouched: dict[str, LabelSet] = {}
     for case, key in of_case.items():
         single = frozenset().union(*(leaves for leaves in key[1] if len(leaves) == 1))
-        disputed = results[case].vouched & single & uncertain_leaves(key[1], labels.num_leaves)
+        uncertain = Protocol(key[1], labels.num_leaves).uncertain
+        disputed = results[case].vouched & single & uncertain
         vouched[names[key]] = vouched.get(names[key], disputed) & disputed
     return replace(
         labels,
-        protocols={name: protocol for (_, protocol), name in names.items()},
+        protocols={
+            name: Protocol(sets, labels.num_leaves, vouched.get(name, frozenset()))
+            for (_, sets), name in names.items()
+        },
         cases={case: names[key] for case, key in of_case.items()},
         has_ignore=has_ignore,
-        vouched={name: leaves for name, leaves in vouched.items() if leaves},
     )
 
 

@@ -199,9 +199,10 @@ def merge_jobs(
         )  # may be in the background of this data set
         meaning = {
             own: frozenset().union(*(known[leaf] for leaf in own), hidden if 0 in own else ())
-            for own in set().union(
-                *dataset.contract.protocols.values()
-            )  # protocols share most of them
+            # protocols share most of them
+            for own in {
+                s for protocol in dataset.contract.protocols.values() for s in protocol.sets
+            }
         }
         for case in dataset.cases:
             name = f"{dataset.name}_{case.name}" if prefix else case.name
@@ -230,12 +231,12 @@ def _job(
     """`meaning` is what each label-set of the data set is in the common label space."""
     values, source, complete, vouched = {0: frozenset([0])}, dataset.name, False, frozenset[int]()
     if case.label is not None:
-        contract, protocol = dataset.contract, dataset.contract.protocol_of(case.name)
+        contract, protocol = dataset.contract, dataset.contract.protocol_name(case.name)
         values = {
-            value: meaning[labels] for value, labels in enumerate(contract.protocols[protocol])
+            value: meaning[labels] for value, labels in enumerate(contract.protocols[protocol].sets)
         }
         complete = contract.is_fully_annotated(case.name)
-        own = contract.vouched.get(protocol, ())
+        own = contract.protocols[protocol].vouched
         vouched = frozenset(
             leaf for value in own if len(values.get(value, ())) == 1 for leaf in values[value]
         )

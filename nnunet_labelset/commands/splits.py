@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> None:
     state = "wrote" if _write(target, splits, args.overwrite) else "unchanged:"
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     for number, split in enumerate(splits):
-        protocols = Counter(contract.protocol_of(case) for case in split[VALIDATED])
+        protocols = Counter(contract.protocol_name(case) for case in split[VALIDATED])
         shown = some(
             (f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]), 8
         )

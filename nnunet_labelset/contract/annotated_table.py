@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.tables import Row, read_table
 from nnunet_labelset.io.text import some
@@ -34,7 +34,7 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
             else ";".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
             for case, leaves in annotated.items()
         }
-        protocols = {names[case]: _sets(labels, leaves) for case, leaves in annotated.items()}
+        protocols = {names[case]: _protocol(labels, leaves) for case, leaves in annotated.items()}
         return replace(labels, protocols=protocols, cases=names)
     _check_columns(rows, table)
     contract = Contract.from_dataset_json(dataset_json, Path(table))
@@ -123,7 +123,7 @@ def listed_leaves(text: str, leaf_names: Sequence[str], where: str) -> LabelSet:
     )
 
 
-def _sets(labels: Contract, annotated: LabelSet) -> tuple[LabelSet, ...]:
+def _protocol(labels: Contract, annotated: LabelSet) -> Protocol:
     """A leaf that is not listed may be hidden in the background and, where the data set has it,
     under `ignore`.
 
@@ -136,4 +136,5 @@ def _sets(labels: Contract, annotated: LabelSet) -> tuple[LabelSet, ...]:
         frozenset([leaf]) if leaf in annotated else uncertain for leaf in range(labels.num_leaves)
     ]
     ignore = labels.full_set if every_leaf_is_listed else uncertain
-    return (*values, ignore) if labels.has_ignore else tuple(values)
+    sets = (*values, ignore) if labels.has_ignore else tuple(values)
+    return Protocol(sets, labels.num_leaves)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,11 @@ from nnunet_labelset.contract.parser import (
     IGNORE,
     REGIONS_VERSION,
     VERSION,
-    LabelSet,
     Parsed,
-    annotated_leaves,
-    default_sets,
     parse_contract,
     parse_labels,
-    without_ignored,
 )
+from nnunet_labelset.contract.protocol import LabelSet, Protocol
 from nnunet_labelset.errors import LabelSetError, near_miss
 
 
@@ -32,18 +28,15 @@ from nnunet_labelset.errors import LabelSetError, near_miss
 class Contract:
     """Leaves, protocols and cases of a data set.
 
-    `leaf_names[c]` is the leaf with value `c`. `protocols[name][value]` is the label-set that
-    `value` stands for; there is one more value than leaves if the data set declares nnU-Net's
-    `ignore`, whose value is `num_leaves`. `vouched[name]` are leaves that a protocol mentions as
-    themselves (`"cortex": ["cortex"]`) although a larger label-set holds them too. `regions` are
-    the leaves of every region, in the order of nnU-Net's `labels`, or None.
+    `leaf_names[c]` is the leaf with value `c`, `protocols` are the ways in which cases were
+    annotated, by name, and `cases` tells which case has which. `regions` are the leaves of every
+    region, in the order of nnU-Net's `labels`, or None.
     """
 
     leaf_names: tuple[str, ...]
-    protocols: Mapping[str, tuple[LabelSet, ...]]
+    protocols: Mapping[str, Protocol]
     cases: Mapping[str, str]
     has_ignore: bool
-    vouched: Mapping[str, LabelSet] = field(default_factory=dict)
     regions: Mapping[str, LabelSet] | None = None
     regions_class_order: tuple[int, ...] = ()
 
@@ -60,8 +53,8 @@ class Contract:
     def full_set(self) -> LabelSet:
         return frozenset(range(self.num_leaves))
 
-    def protocol_of(self, case: str) -> str:
-        """The protocol of a case; an unlisted case is an error, never "fully annotated"."""
+    def protocol_name(self, case: str) -> str:
+        """Return the name of a case's protocol; an unlisted case is an error, never "complete"."""
         try:
             return self.cases[case]
         except KeyError:
@@ -70,52 +63,27 @@ class Contract:
                 f"case '{case}' has no protocol: add it to {BLOCK}.cases in dataset.json{hint}"
             ) from None
 
-    def sets_of(self, case: str) -> tuple[LabelSet, ...]:
-        """The label-set of every value in this case."""
-        return self.protocols[self.protocol_of(case)]
-
-    def annotated_leaves(self, protocol: str) -> LabelSet:
-        """Leaves that a protocol annotates (see `parser.annotated_leaves`)."""
-        return self._annotated[protocol]
-
-    @cached_property
-    def _annotated(self) -> dict[str, LabelSet]:
-        return {
-            name: annotated_leaves(sets, self.num_leaves, self.vouched.get(name, frozenset()))
-            for name, sets in self.protocols.items()
-        }
+    def protocol(self, case: str) -> Protocol:
+        """Return the protocol of a case."""
+        return self.protocols[self.protocol_name(case)]
 
     def annotated(self, case: str) -> tuple[str, ...]:
-        """Names of the leaves that are annotated in this case, in the order of their values."""
-        return tuple(
-            self.leaf_names[leaf] for leaf in sorted(self.annotated_leaves(self.protocol_of(case)))
-        )
+        """Return the names of the leaves that are annotated in a case, in the order of values."""
+        return tuple(self.leaf_names[leaf] for leaf in sorted(self.protocol(case).annotated))
 
     def is_fully_annotated(self, case: str) -> bool:
-        """Every leaf is annotated, except where voxels are ignored altogether; nothing is disputed."""
-        protocol = self.protocol_of(case)
-        return self.annotated_leaves(protocol) == self.full_set and protocol not in self.vouched
-
-    def annotates_region(self, protocol: str, region: LabelSet) -> bool:
-        """A region is annotated if all of its leaves are, or if each value lies inside or outside
-        of it.
-        """
-        sets = without_ignored(self.protocols[protocol], self.num_leaves)
-        across = any(labels & region and labels - region for labels in sets)
-        return region <= self.annotated_leaves(protocol) or (
-            any(labels <= region for labels in sets) and not across
-        )
+        return self.protocol(case).is_complete
 
     def annotated_regions(self, protocol: str) -> tuple[str, ...]:
         regions = (self.regions or {}).items()
-        return tuple(name for name, region in regions if self.annotates_region(protocol, region))
+        return tuple(name for name, leaves in regions if self.protocols[protocol].annotates(leaves))
 
     def coverage(self, cases: Iterable[str] | None = None) -> dict[str, int]:
         """In how many of the cases each leaf is annotated and, after the leaves, each region."""
-        protocols = Counter(map(self.protocol_of, self.cases if cases is None else cases))
+        protocols = Counter(map(self.protocol_name, self.cases if cases is None else cases))
         counts = dict.fromkeys([*self.leaf_names, *(self.regions or ())], 0)
         for protocol, number in protocols.items():
-            for leaf in self.annotated_leaves(protocol):
+            for leaf in self.protocols[protocol].annotated:
                 counts[self.leaf_names[leaf]] += number
             for region in self.annotated_regions(protocol):
                 counts[region] += number if region not in self.leaf_names else 0
@@ -168,14 +136,14 @@ class Contract:
         read.
         """
         try:
-            return cls.of_labels(cls(leaves, {}, {}, False, {}, regions, order).to_dataset_json())
+            return cls.of_labels(cls(leaves, {}, {}, False, regions, order).to_dataset_json())
         except LabelSetError as error:
             raise LabelSetError(f"{where}: {error}") from None
 
     def fully_annotated(self, cases: Iterable[str]) -> Contract:
         """The same leaves, all of them annotated in every one of the cases."""
-        sets = default_sets(self.num_leaves, self.has_ignore)
-        return replace(self, protocols={"": sets}, cases=dict.fromkeys(cases, ""), vouched={})
+        complete = Protocol.complete(self.num_leaves, self.has_ignore)
+        return replace(self, protocols={"": complete}, cases=dict.fromkeys(cases, ""))
 
     @classmethod
     def read(cls, dataset_json: Mapping[str, Any]) -> tuple[Contract | None, list[str]]:
@@ -194,15 +162,7 @@ class Contract:
         """The `label_sets` block; what stands for itself is left out, unless the protocol vouches
         for it.
         """
-        plain = default_sets(self.num_leaves, self.has_ignore)
-        protocols = {
-            name: {
-                self.value_names[value]: [self.leaf_names[leaf] for leaf in sorted(labels)]
-                for value, labels in enumerate(sets)
-                if labels != plain[value] or value in self.vouched.get(name, ())
-            }
-            for name, sets in self.protocols.items()
-        }
+        protocols = {name: self._mentioned(protocol) for name, protocol in self.protocols.items()}
         block: dict[str, Any] = {
             "version": VERSION,
             "protocols": protocols,
@@ -212,6 +172,14 @@ class Contract:
             leaves = {name: value for value, name in enumerate(self.leaf_names)}
             block = {**block, "version": REGIONS_VERSION, "leaves": leaves}
         return block
+
+    def _mentioned(self, protocol: Protocol) -> dict[str, list[str]]:
+        plain = Protocol.complete(self.num_leaves, self.has_ignore).sets
+        return {
+            self.value_names[value]: [self.leaf_names[leaf] for leaf in sorted(leaves)]
+            for value, leaves in enumerate(protocol.sets)
+            if leaves != plain[value] or value in protocol.vouched
+        }
 
     def to_dataset_json(self) -> dict[str, Any]:
         """All that `dataset.json` says about labels: `labels`, `label_sets` and, with regions,

@@ -6,12 +6,12 @@ One mistake does not hide the others: what is wrong is told and left out, the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
+from nnunet_labelset.contract.protocol import LabelSet, Protocol
 from nnunet_labelset.errors import did_you_mean
 
 IGNORE = "ignore"
@@ -19,8 +19,6 @@ BLOCK = "label_sets"
 VERSION = 1
 REGIONS_VERSION = 2
 MOST_HINTS = 20  # a search for similar names among thousands takes a while
-
-LabelSet = frozenset[int]
 
 
 @dataclass
@@ -34,8 +32,7 @@ class Parsed:
     has_ignore: bool = False
     regions: dict[str, LabelSet] | None = None
     regions_class_order: tuple[int, ...] = ()
-    protocols: dict[str, tuple[LabelSet, ...]] = field(default_factory=dict)
-    vouched: dict[str, LabelSet] = field(default_factory=dict)
+    protocols: dict[str, Protocol] = field(default_factory=dict)
     cases: dict[str, str] = field(default_factory=dict)
 
     def wrong(self, text: str) -> None:
@@ -237,7 +234,7 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
 
 def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> None:
     index = {leaf: number for number, leaf in enumerate(parsed.leaf_names)}
-    sets = list(default_sets(len(index), parsed.has_ignore))
+    sets = list(Protocol.complete(len(index), parsed.has_ignore).sets)
     itself = set()
     for value, leaves in protocol.items():
         where = f"protocol '{name}', value '{value}'"
@@ -259,52 +256,8 @@ def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> N
             sets[number] = frozenset(index[leaf] for leaf in leaves)
             if sets[number] == {number}:
                 itself.add(number)
-    parsed.protocols[name] = tuple(sets)
-    if vouched := itself & uncertain_leaves(sets, len(index)):
-        parsed.vouched[name] = frozenset(vouched)
-
-
-@lru_cache
-def default_sets(num_leaves: int, has_ignore: bool) -> tuple[LabelSet, ...]:
-    """What the values of an empty protocol stand for: every leaf for itself, `ignore` for all of
-    them.
-    """
-    sets = tuple(frozenset([leaf]) for leaf in range(num_leaves))
-    return (*sets, frozenset(range(num_leaves))) if has_ignore else sets
-
-
-def without_ignored(sets: Sequence[LabelSet], num_leaves: int) -> list[LabelSet]:
-    """The label-sets without nnU-Net's own `ignore`, which may be every leaf and says nothing about
-    any of them.
-
-    Another value that may be every leaf, such as background, does say something: that nobody drew
-    them completely.
-    """
-    return [
-        labels
-        for value, labels in enumerate(sets)
-        if value < num_leaves or len(labels) < num_leaves
-    ]
-
-
-def uncertain_leaves(sets: Sequence[LabelSet], num_leaves: int) -> LabelSet:
-    """Leaves of larger label-sets."""
-    return frozenset().union(
-        *(labels for labels in without_ignored(sets, num_leaves) if len(labels) > 1)
-    )
-
-
-def annotated_leaves(
-    sets: Sequence[LabelSet], num_leaves: int, vouched: LabelSet = frozenset()
-) -> LabelSet:
-    """Leaves that a protocol annotates: where one is, we know it, and where it is not drawn, it is
-    not.
-
-    Some value stands for exactly this leaf, and the leaf is in no larger label-set, unless the
-    protocol vouches for it.
-    """
-    single = frozenset().union(*(labels for labels in sets if len(labels) == 1))
-    return single - (uncertain_leaves(sets, num_leaves) - vouched)
+    found = Protocol(tuple(sets), len(index))
+    parsed.protocols[name] = replace(found, vouched=frozenset(itself) & found.uncertain)
 
 
 def _region_hint(parsed: Parsed, name: object) -> str:

@@ -15,9 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, Contract, LabelSet
+from nnunet_labelset.contract import BLOCK, Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import HINT, refuse_unknown
-from nnunet_labelset.contract.parser import default_sets
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.files import read_json
@@ -175,7 +174,7 @@ def contract_of(
     """
     protocols, cases = {}, {}
     has_ignore = data.labels.has_ignore or bool(masked)
-    plain = default_sets(data.labels.num_leaves, has_ignore)
+    plain = Protocol.complete(data.labels.num_leaves, has_ignore).sets
     for name, leaves in missing.items():
         groups = merged.get(name, ())
         cases[name] = protocol_name(data.labels, leaves, groups)
@@ -189,7 +188,7 @@ def contract_of(
         for group in groups:
             for leaf in group:
                 sets[leaf] |= group
-        protocols[cases[name]] = tuple(sets)
+        protocols[cases[name]] = Protocol(tuple(sets), data.labels.num_leaves)
     return replace(
         data.labels, protocols=dict(sorted(protocols.items())), cases=cases, has_ignore=has_ignore
     )

@@ -49,7 +49,7 @@ def coverage_table(
     chosen = list(contract.cases if cases is None else cases)
     contract.require_cases(chosen)
     for case in chosen:
-        group = contract.protocol_of(case) if groups is None else groups.get(case, "(no entry)")
+        group = contract.protocol_name(case) if groups is None else groups.get(case, "(no entry)")
         members.setdefault(group, []).append(case)
     members = {group: names for group, names in members.items() if names}
     if len(members) > 1:
@@ -128,11 +128,11 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
     mean.
     """
     lines = []
-    for protocol, sets in contract.protocols.items():
-        for value, labels in zip(contract.value_names, sets, strict=True):
+    for name, protocol in contract.protocols.items():
+        for value, labels in zip(contract.value_names, protocol.sets, strict=True):
             if 1 < len(labels) < contract.num_leaves:
                 leaves = " or ".join(contract.leaf_names[leaf] for leaf in sorted(labels))
-                lines.append(f"  {protocol}: a voxel with value {value} may be {leaves}\n")
+                lines.append(f"  {name}: a voxel with value {value} may be {leaves}\n")
     if not lines:
         return ""
     heading = (

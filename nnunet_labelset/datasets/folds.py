@@ -44,7 +44,7 @@ def subjects_of(
     return [
         Subject(
             tuple(names),
-            tuple(sorted(contract.protocol_of(case) for case in names)),
+            tuple(sorted(contract.protocol_name(case) for case in names)),
             frozenset(leaf for case in names for leaf in contract.annotated(case)),
         )
         for names in members.values()

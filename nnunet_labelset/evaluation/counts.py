@@ -6,10 +6,11 @@ the label-set excludes c. Voxels whose larger label-set contains c count nowhere
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from nnunet_labelset.contract.protocol import relation
 
 PIECE = 1 << 20  # voxels that are counted at once: indices of a whole CT would take a gigabyte
 
@@ -21,14 +22,6 @@ class Counts(NamedTuple):
     fp: np.ndarray
     fn: np.ndarray
     tn: np.ndarray
-
-
-def membership_matrix(sets: Sequence[Iterable[int]], num_leaves: int) -> np.ndarray:
-    """Bool `(K, C)`: which leaves are in which label-set."""
-    membership = np.zeros((len(sets), num_leaves), dtype=bool)
-    for row, labels in enumerate(sets):
-        membership[row, list(labels)] = True
-    return membership
 
 
 def hard_confusion(
@@ -68,8 +61,7 @@ def label_set_counts(
     """
     if regions is None:
         regions = np.eye(membership.shape[1], dtype=bool)
-    inside = membership.astype(np.int64) @ ~regions.T == 0  # (K, R)
-    outside = membership.astype(np.int64) @ regions.T == 0  # (K, R)
+    inside, outside = relation(membership, regions)  # (K, R)
     predicted = confusion @ regions.T  # (K, R)
     other = confusion.sum(1, keepdims=True) - predicted  # (K, R)
     return Counts(

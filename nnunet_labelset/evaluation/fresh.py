@@ -49,7 +49,8 @@ def _changed(found: Evaluation) -> str:
     try:
         contract = read_contract(found.settings.dataset_json, found.settings.annotated)
         meanings = {
-            case: meaning_of(contract.leaf_names, contract.sets_of(case)) for case in contract.cases
+            case: meaning_of(contract.leaf_names, contract.protocol(case).sets)
+            for case in contract.cases
         }
     except LabelSetError:  # moved, like files that are gone
         meanings = {}

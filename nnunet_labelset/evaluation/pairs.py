@@ -77,12 +77,12 @@ def find_pairs(
     pairs = [
         Pair(
             case,
-            contract.protocol_of(case),
+            contract.protocol_name(case),
             str(references[case]),
             str(predictions[case]),
             contract.leaf_names,
-            contract.sets_of(case),
-            structures[contract.protocol_of(case)],
+            contract.protocol(case).sets,
+            structures[contract.protocol_name(case)],
             wanted.surfaces,
         )
         for case in cases
@@ -97,7 +97,7 @@ def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[St
     A union that is stored under one of its leaves stands under this leaf, or apart like the others;
     it is scored once. A data set with regions has these instead.
     """
-    sets, annotated = contract.protocols[protocol], contract.annotated_leaves(protocol)
+    sets, annotated = contract.protocols[protocol].sets, contract.protocols[protocol].annotated
     regions = {**(contract.regions or {}), **wanted.regions}
     unions = {
         labels for labels in sets if len(labels) > 1 and 0 not in labels
@@ -114,7 +114,7 @@ def structures_of(contract: Contract, protocol: str, wanted: Wanted) -> tuple[St
             union_name(labels, contract): (labels, True) for labels in sorted(unions, key=sorted)
         }
     found |= {
-        name: (members, contract.annotates_region(protocol, members))
+        name: (members, contract.protocols[protocol].annotates(members))
         for name, members in regions.items()
     }
     return tuple(

@@ -11,8 +11,9 @@ import numpy as np
 import scipy
 
 from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract.protocol import membership_matrix, relation
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts, membership_matrix
+from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts
 from nnunet_labelset.evaluation.instances import match_instances
 from nnunet_labelset.evaluation.metric import METRICS, Measured
 from nnunet_labelset.evaluation.results import (
@@ -100,9 +101,8 @@ def score_arrays(
     """
     num_leaves = len(pair.leaf_names)
     membership = membership_matrix(pair.sets, num_leaves)  # (K, C)
-    regions = membership_matrix(
-        [structure.members for structure in pair.structures], num_leaves
-    )  # (R, C)
+    members = tuple(structure.members for structure in pair.structures)
+    regions = membership_matrix(members, num_leaves)  # (R, C)
     confusion = hard_confusion(reference, prediction, len(pair.sets), num_leaves)  # (K, C)
     counts = label_set_counts(confusion, membership, regions)
     volume = float(np.prod(spacing)) / 10 ** len(spacing)  # ml, or cm² in 2D
@@ -243,8 +243,8 @@ def _masks(
     """A leaf or union in reference and prediction, cropped; voxels that count nowhere for it are in
     neither mask.
     """
-    inside = np.logical_not(membership[:, ~region].any(axis=1))  # (K,)
-    uncertain = np.logical_and(membership[:, region].any(axis=1), ~inside)  # (K,)
+    inside, outside = (side[:, 0] for side in relation(membership, region[None]))  # (K,)
+    uncertain = ~inside & ~outside  # (K,)
     used = [
         box
         for rows, found in zip((inside, region), boxes, strict=True)

@@ -7,7 +7,6 @@ anything:
 >>> import torch
 >>> from nnunet_labelset.losses.label_sets import LabelSets
 >>> membership = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]}).membership
-# one sample, three voxels
 >>> logits = torch.tensor([[[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [0.0, 1.0, 1.0]]])
 >>> target = torch.tensor([[[0, 1, 3]]])
 """

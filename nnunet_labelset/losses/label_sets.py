@@ -10,7 +10,8 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor
 
-from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
+from nnunet_labelset.contract.protocol import membership_matrix
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some
 
@@ -68,7 +69,7 @@ class LabelSets:
     def __init__(
         self,
         leaf_names: Sequence[str],
-        protocols: Mapping[str, Sequence[Iterable[int]]],
+        protocols: Mapping[str, Protocol],
         cases: Mapping[str, str] | None,
         contract: Contract | None = None,
     ) -> None:
@@ -79,7 +80,7 @@ class LabelSets:
         self._rows = {name: row for row, name in enumerate(protocols)}
         known = set(range(self.num_leaves))
         for name, protocol in protocols.items():
-            for value, leaves in enumerate(map(set, protocol)):
+            for value, leaves in enumerate(map(set, protocol.sets)):
                 if not leaves or not leaves <= known:
                     raise LabelSetError(
                         f"protocol '{name}', value {value}: expected at least one leaf of 0..{self.num_leaves - 1}, "
@@ -87,12 +88,10 @@ class LabelSets:
                     )
         sets: dict[LabelSet, int] = {frozenset([leaf]): leaf for leaf in range(self.num_leaves)}
         table = [
-            [sets.setdefault(frozenset(s), len(sets)) for s in protocol]
+            [sets.setdefault(frozenset(s), len(sets)) for s in protocol.sets]
             for protocol in protocols.values()
         ]
-        self.membership = torch.zeros(len(sets), self.num_leaves, dtype=torch.bool)
-        for labels, row in sets.items():
-            self.membership[row, sorted(labels)] = True
+        self.membership = torch.from_numpy(membership_matrix(tuple(sets), self.num_leaves))
         self._tables = {
             torch.device("cpu"): torch.tensor(table, dtype=torch.int64)
         }  # (protocols, values)
@@ -130,7 +129,9 @@ class LabelSets:
             )
         values = [*(frozenset([leaf]) for leaf in range(num_leaves)), *supersets.values()]
         return cls(
-            tuple(leaf_names) or tuple(map(str, range(num_leaves))), {"superset_map": values}, None
+            tuple(leaf_names) or tuple(map(str, range(num_leaves))),
+            {"superset_map": Protocol(tuple(values), num_leaves)},
+            None,
         )
 
     @property
@@ -145,7 +146,7 @@ class LabelSets:
         return f"{type(self).__name__}(num_leaves={self.num_leaves}, num_sets={self.num_sets})"
 
     def annotated(self, case: str) -> tuple[str, ...]:
-        """Names of the leaves that are annotated in a case (see `Contract.annotated_leaves`)."""
+        """Names of the leaves that are annotated in a case (see `Protocol.annotated`)."""
         if self.contract is None:
             raise LabelSetError(
                 "no case is known: these label-sets were not read from a dataset.json"

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from nnunet_labelset.contract.protocol import relation
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.dice import DiceTerms
 from nnunet_labelset.losses.label_sets import as_indices
@@ -28,9 +29,8 @@ class Sides(NamedTuple):
 
 def sides(membership: Tensor, regions: Tensor) -> Sides:
     """In, out or either, for every label-set `(K, C)` and region `(R, C)`, both bool."""
-    member, region = membership.long(), regions.long()
-    inside = member @ (1 - region).T == 0
-    return Sides(inside, inside | (member @ region.T == 0))
+    inside, outside = relation(membership.cpu().numpy(), regions.cpu().numpy())
+    return Sides(torch.from_numpy(inside), torch.from_numpy(inside | outside))
 
 
 class RegionLoss(nn.Module):

@@ -60,7 +60,8 @@ def described_trainers() -> dict[str, str]:
     described = {}
     for name in sorted(found, key=lambda name: not name.startswith(DEFAULT_TRAINER)):
         base, _, variant = name.partition("_")
-        words = re.split(r"[.:]", re.sub(r"`weight_\w+` \* ", "", found[name]), maxsplit=1)[0]
+        description = " ".join(found[name].split())
+        words = re.split(r"[.:]", re.sub(r"`weight_\w+` \* ", "", description), maxsplit=1)[0]
         if variant and base in found:
             words = f"{base}, {variant.replace('_', ', ')}".replace("epochs", " epochs")
         described[name] = words.replace("NoMirroring", "no mirroring").replace(

@@ -204,11 +204,10 @@ def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
             if f"protocol_{i}" not in {*contract.protocols, *new.values()}
         )
         new[protocol] = next(free) if protocol in contract.cases else protocol
-    protocols = {new[name]: sets for name, sets in contract.protocols.items()}
-    vouched = {new[name]: leaves for name, leaves in contract.vouched.items()}
+    protocols = {new[name]: protocol for name, protocol in contract.protocols.items()}
     return {
         **kept,
-        BLOCK: replace(contract, protocols=protocols, vouched=vouched, cases={}).to_block(),
+        BLOCK: replace(contract, protocols=protocols, cases={}).to_block(),
     }
 
 

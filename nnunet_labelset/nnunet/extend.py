@@ -120,7 +120,7 @@ def _trainer(contract: Contract, old: Sequence[str], new: Sequence[str]) -> str:
         return trainer
     known = {contract.leaf_names.index(label) for label in old}
     complete = all(
-        known <= contract.annotated_leaves(protocol) for protocol in set(contract.cases.values())
+        known <= contract.protocols[protocol].annotated for protocol in set(contract.cases.values())
     )
     return trainer if complete else trainer.replace(DEFAULT_TRAINER, TEACHER_TRAINER)
 

@@ -76,15 +76,15 @@ def _labels(
 
 def _protocols(contract: Contract) -> list[str]:
     lines = []
-    for protocol, sets in contract.protocols.items():
-        number = list(contract.cases.values()).count(protocol)
+    for name, protocol in contract.protocols.items():
+        number = list(contract.cases.values()).count(name)
         unknown = [
             f"{contract.value_names[value]} may be {' or '.join(contract.leaf_names[leaf] for leaf in sorted(labels))}"
-            for value, labels in enumerate(sets)
+            for value, labels in enumerate(protocol.sets)
             if 1 < len(labels) < contract.num_leaves
         ]
         lines.append(
-            f"- {protocol} ({number} cases): {'; '.join(unknown) or 'every value stands for itself'}"
+            f"- {name} ({number} cases): {'; '.join(unknown) or 'every value stands for itself'}"
         )
     return lines
 

@@ -10,8 +10,9 @@ import numpy as np
 import scipy
 
 from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract.protocol import membership_matrix
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.counts import look_up, membership_matrix
+from nnunet_labelset.evaluation.counts import look_up
 from nnunet_labelset.evaluation.scores import checked_labels
 from nnunet_labelset.io.place import Place, geometry_difference
 from nnunet_labelset.io.volume import Volume, oriented, read_voxels
@@ -42,7 +43,7 @@ class DrawnCase:
             if difference := geometry_difference(place, prediction_place):
                 raise LabelSetError(f"{reference_file} and {path} differ in {difference}")
             predictions.append(checked_labels(voxels, path, num_leaves))
-        membership = membership_matrix(sets, num_leaves)  # (K, C)
+        membership = membership_matrix(tuple(sets), num_leaves)  # (K, C)
         self.num_leaves = num_leaves
         self.spacing = place.spacing[::-1]
         if reference.ndim == 2:

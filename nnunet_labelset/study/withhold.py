@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import contract_with_list
 from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.datasets.annotate import protocol_name
@@ -59,14 +59,18 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
     with staged(new, ()) as staging:
         work = partial(_write_case, folder=staging, contract=contract, ending=ending)
         jobs = [(case, withheld.get(case.name, frozenset())) for case in cases]
-        protocols: dict[str, tuple[LabelSet, ...]] = {}
+        protocols: dict[str, Protocol] = {}
         assigned: dict[str, str] = {}
         files: list[str] = []
-        for (case, lacking), (written, sets) in map_parallel(work, jobs, processes, "Withholding"):
+        for (case, lacking), (written, protocol) in map_parallel(
+            work, jobs, processes, "Withholding"
+        ):
             files += written
-            if sets is not None:
+            if protocol is not None:
                 name = protocol_name(contract, lacking) if lacking else contract.cases[case.name]
-                while protocols.setdefault(name, sets) != sets:  # what was drawn before differs
+                while (
+                    protocols.setdefault(name, protocol) != protocol
+                ):  # what was drawn before differs
                     name += "'"
                 assigned[case.name] = name
         after = replace(
@@ -74,7 +78,6 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
             protocols=protocols,
             cases=dict(sorted(assigned.items())),
             has_ignore=True,
-            vouched={},
         )
         kept = {key: value for key, value in dataset_json.items() if key != names.LISTED}
         publish(new, files, {**kept, **after.to_dataset_json()})
@@ -83,7 +86,7 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
 
 def _write_case(
     job: tuple[RawCase, LabelSet], folder: Path, contract: Contract, ending: str
-) -> tuple[list[str], tuple[LabelSet, ...] | None]:
+) -> tuple[list[str], Protocol | None]:
     """Links to the images, and the label map without what is withheld; returns the files and the
     protocol.
     """
@@ -99,7 +102,7 @@ def _write_case(
     written.append(f"{labels}/{case.name}{ending}")
     values, place = read_voxels(case.label)
     values = integer_array(values, case.label)
-    sets = [*contract.sets_of(case.name), contract.full_set][: contract.num_leaves + 1]
+    sets = [*contract.protocol(case.name).sets, contract.full_set][: contract.num_leaves + 1]
     ignore = contract.num_leaves
     moved = []
     if withheld:  # whatever may be a withheld leaf is no longer told from it
@@ -116,4 +119,4 @@ def _write_case(
     write_voxels(
         folder / written[-1], values.astype(np.min_scalar_type(ignore)), place, flush=False
     )
-    return written, tuple(sets)
+    return written, Protocol(tuple(sets), contract.num_leaves)

@@ -98,9 +98,9 @@ def _changes(before: Contract, after: Contract, cases: list[str]) -> list[str]:
             f"regions {list(before.regions or [])} became {list(after.regions or [])}, or have other leaves"
         ]
     return [
-        f"case '{case}': {before.cases.get(case, 'absent')} became {after.protocol_of(case)}"
-        if before.cases.get(case) != after.protocol_of(case)
-        else f"case '{case}': its protocol '{after.protocol_of(case)}' has another meaning"
+        f"case '{case}': {before.cases.get(case, 'absent')} became {after.protocol_name(case)}"
+        if before.cases.get(case) != after.protocol_name(case)
+        else f"case '{case}': its protocol '{after.protocol_name(case)}' has another meaning"
         for case in cases
-        if case not in before.cases or before.sets_of(case) != after.sets_of(case)
+        if case not in before.cases or before.protocol(case) != after.protocol(case)
     ]

@@ -138,7 +138,7 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         """An undeclared value would stop the first batch that has it: look at one case of every
         protocol before.
         """
-        first = {self.contract.protocol_of(case): case for case in reversed(cases)}
+        first = {self.contract.protocol_name(case): case for case in reversed(cases)}
         dataset = self.dataset_class(self.preprocessed_dataset_folder, list(first.values()))
         known = len(self.contract.value_names)
         for case in first.values():
@@ -154,7 +154,9 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         dataset = self.dataset_class(self.preprocessed_dataset_folder, cases)
         for case in cases:
             known = [
-                value for value, labels in enumerate(self.contract.sets_of(case)) if 0 not in labels
+                value
+                for value, labels in enumerate(self.contract.protocol(case).sets)
+                if 0 not in labels
             ]
             if known and np.isin(dataset.load_case(case)[1][:], known).any():
                 return

@@ -42,7 +42,7 @@ def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
     """
     annotated = np.zeros((len(cases), contract.num_leaves))
     for row, case in zip(annotated, cases, strict=True):
-        row[list(contract.annotated_leaves(contract.protocol_of(case)))] = 1
+        row[list(contract.protocol(case).annotated)] = 1
     number = annotated.sum(0)
     weights = annotated[:, number > 0] @ (1 / number[number > 0])
     some = weights > 0
@@ -157,7 +157,7 @@ class SampledDataset:
 
     def load_case(self, identifier: str) -> tuple[Any, Any, Any, dict]:
         data, seg, seg_prev, properties = self.dataset.load_case(identifier)
-        shape, sets = data.shape[1:], self.contract.sets_of(str(identifier))
+        shape, sets = data.shape[1:], self.contract.protocol(str(identifier)).sets
         locations = properties["class_locations"]
         if self.by_leaf:
             locations = _known_foreground(locations, sets)

@@ -52,10 +52,10 @@ def test_unmentioned_values_stand_for_themselves_and_ignore_for_everything():
         "brainstem",
     )
     assert contract.value_names[-1] == "ignore"
-    assert contract.sets_of("case_1") == ({0}, {1}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
-    assert contract.sets_of("case_2") == ({0}, {1}, {2}, {3}, {4}, {3, 4})
-    assert contract.sets_of("case_3") == ({0}, {1, 4}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
-    assert contract.sets_of("case_4") == ({0, 3}, {1}, {2}, {3}, {4}, {2, 3})
+    assert contract.protocol("case_1").sets == ({0}, {1}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
+    assert contract.protocol("case_2").sets == ({0}, {1}, {2}, {3}, {4}, {3, 4})
+    assert contract.protocol("case_3").sets == ({0}, {1, 4}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
+    assert contract.protocol("case_4").sets == ({0, 3}, {1}, {2}, {3}, {4}, {2, 3})
 
 
 def test_annotated_leaves():
@@ -92,7 +92,7 @@ def test_without_ignore():
     contract = Contract.from_dataset_json({"labels": labels, "label_sets": blocks})
     assert not contract.has_ignore
     assert contract.value_names == ("background", "organ")
-    assert contract.sets_of("c") == ({0, 1}, {1})
+    assert contract.protocol("c").sets == ({0, 1}, {1})
 
 
 def test_order_of_the_labels_does_not_matter():
@@ -211,7 +211,7 @@ def test_all_problems_are_found_and_the_rest_is_read():
     ]
     assert contract is not None
     assert contract.cases == {"x": "a"}
-    assert contract.sets_of("x") == ({0}, {3}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
+    assert contract.protocol("x").sets == ({0}, {3}, {2}, {3}, {4}, {0, 1, 2, 3, 4})
     assert list(contract.protocols) == ["a", "c"]
 
 
@@ -230,7 +230,7 @@ def test_a_leaf_that_the_protocol_vouches_for_is_annotated_but_for_disputed_voxe
     assert contract.annotated("a") == ("background", "ventricles", "brainstem")
     assert contract.annotated("b") == contract.leaf_names
     assert contract.coverage()["cortex"] == 1
-    assert contract.sets_of("a") == contract.sets_of("b")
+    assert contract.protocol("a").sets == contract.protocol("b").sets
     assert not contract.is_fully_annotated(
         "b"
     )  # voxels of a larger label-set are no complete annotation
@@ -287,7 +287,7 @@ class TestRegions:
             "enhancing",
         ]  # the order of nnU-Net's outputs
         assert contract.has_ignore
-        assert contract.sets_of("b") == ({0}, {1, 2, 3}, {2}, {3}, {0, 1, 2, 3})
+        assert contract.protocol("b").sets == ({0}, {1, 2, 3}, {2}, {3}, {0, 1, 2, 3})
         assert contract.annotated("b") == ("background",)
         assert Contract.from_dataset_json(dataset_json()).regions is None
 
@@ -398,7 +398,7 @@ def test_unlisted_cases():
         LabelSetError,
         match=r"case 'case_9' has no protocol: add it to label_sets.cases.*did you mean 'case_",
     ):
-        contract.sets_of("case_9")
+        contract.protocol("case_9")
     with pytest.raises(
         LabelSetError,
         match=r"case 'xyz' has no protocol: add it to label_sets.cases in dataset.json$",

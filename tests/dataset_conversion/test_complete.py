@@ -144,14 +144,14 @@ def test_a_data_set_is_completed(trained: Path, capsys: pytest.CaptureFixture) -
         before = array(trained / "raw" / tiny.NAME / "labelsTr" / f"{case}.nii.gz")
         after = array(folder / dataset["dataset"][copy]["label"])
         mask = array(folder / "completedTr" / f"{copy}.nii.gz").astype(bool)
-        was_open = np.array([len(labels) > 1 for labels in old.sets_of(case)])[before]
-        sets = contract.sets_of(copy)
+        was_open = np.array([len(labels) > 1 for labels in old.protocol(case).sets])[before]
+        sets = contract.protocol(copy).sets
         assert mask[:, :, 12:].sum() == was_open[:, :, 12:].sum() == mask.sum() > 0
         assert all(
             sets[value] == {leaf} for value, leaf in zip(after[mask], truth[mask], strict=True)
         )
         for value, original in zip(after[was_open & ~mask], before[was_open & ~mask], strict=True):
-            assert sets[value] >= old.sets_of(case)[original]
+            assert sets[value] >= old.protocol(case).sets[original]
         assert dataset["completed"]["cases"][copy]["completed_voxels"] == mask.sum()
     splits = json.loads(
         (trained / "preprocessed" / "Dataset902_Sure" / "splits_final.json").read_text()

@@ -180,7 +180,7 @@ def test_corrected_feta_counts_corpus_callosum_as_white_matter(tmp_path):
     )
     contract = contract_of(dataset)
     assert contract.is_fully_annotated("sub-041")
-    assert names(contract, contract.sets_of("sub-feta001")[1]) == {
+    assert names(contract, contract.protocol("sub-feta001").sets[1]) == {
         "white_matter",
         "corpus_callosum",
     }

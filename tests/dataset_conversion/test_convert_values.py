@@ -22,7 +22,7 @@ def fs(*leaves: int) -> frozenset[int]:
     return frozenset(leaves)
 
 
-def protocol_of(num_leaves, values, annotated=None, **more) -> SourceProtocol:
+def protocol_name(num_leaves, values, annotated=None, **more) -> SourceProtocol:
     """By default everything that has a value is annotated."""
     annotated = frozenset().union(*values.values()) if annotated is None else annotated
     return SourceProtocol(num_leaves, values, annotated, **more)
@@ -83,7 +83,7 @@ def test_protocol_keeps_the_truth(data):
         inside = inside | (rng.random(200) < 0.2)  # fully annotated: the mask may be too large
     labels = np.where(np.isin(truth, list(annotated)), truth + 10, 0)
     meaning = interpret(
-        protocol_of(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist())
+        protocol_name(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist())
     )
     storage = meaning.storage(C, set(labels.tolist()))
     table = {value: storage.value_of(labels_set) for value, labels_set in meaning.values.items()}
@@ -109,7 +109,7 @@ def test_protocol_keeps_the_truth(data):
 
 def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
     meaning = interpret(
-        protocol_of(C, {1: fs(1), 2: fs(2), 3: fs(3)}, mask=Mask.FILE), {0, 1, 2, 3}
+        protocol_name(C, {1: fs(1), 2: fs(2), 3: fs(3)}, mask=Mask.FILE), {0, 1, 2, 3}
     )
     assert meaning.inside == {0, 4}
     assert meaning.background_added
@@ -117,9 +117,9 @@ def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
 
 def test_one_withheld_leaf_is_not_taken_for_certain_and_two_need_no_background():
     values = {leaf: fs(leaf) for leaf in range(1, C)}
-    one = interpret(protocol_of(C, values, withheld=fs(2), mask=Mask.FILE), set(range(C)))
+    one = interpret(protocol_name(C, values, withheld=fs(2), mask=Mask.FILE), set(range(C)))
     assert one.values[2] == one.inside == {0, 2}
-    two = interpret(protocol_of(C, values, withheld=fs(2, 3), mask=Mask.FILE), set(range(C)))
+    two = interpret(protocol_name(C, values, withheld=fs(2, 3), mask=Mask.FILE), set(range(C)))
     assert two.values[2] == two.values[3] == {2, 3}
     assert two.inside == BACKGROUND
 
@@ -128,7 +128,7 @@ def test_leaf_inside_a_larger_set_is_accounted_for():
     """FeTA: white matter includes the corpus callosum, so unlabelled voxels are background and
     nothing else.
     """
-    meaning = interpret(protocol_of(3, {1: fs(1, 2)}, mask=Mask.LABELLED), {0, 1})
+    meaning = interpret(protocol_name(3, {1: fs(1, 2)}, mask=Mask.LABELLED), {0, 1})
     assert meaning.inside == BACKGROUND
     storage = meaning.storage(3, {0, 1})
     assert not storage.uses_ignore
@@ -136,21 +136,21 @@ def test_leaf_inside_a_larger_set_is_accounted_for():
 
 
 def test_absorbed_leaf():
-    protocol = protocol_of(
+    protocol = protocol_name(
         4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1, 2), absorbs={1: fs(3)}, mask=Mask.FILE
     )
     meaning = interpret(protocol, {0, 1, 2})
     assert meaning.values[1] == {1, 3}
     assert meaning.values[2] == {2}
     assert meaning.inside == BACKGROUND
-    withheld = protocol_of(
+    withheld = protocol_name(
         4, protocol.values, withheld=fs(3), absorbs=protocol.absorbs, mask=Mask.FILE
     )
     assert interpret(withheld, {0, 1, 2, 3}).values == {1: fs(1, 3), 2: fs(2), 3: fs(1, 3)}
 
 
 def test_inference_and_contradiction():
-    protocol = protocol_of(
+    protocol = protocol_name(
         4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1), varies=fs(2), mask=Mask.FILE
     )
     assert interpret(protocol, {0, 1, 2}).inside == {0, 3}
@@ -207,7 +207,7 @@ UNLABELLED = {  # the second table of docs/manifest.md: leaves drawn -> (inside,
 @pytest.mark.parametrize("drawn", UNLABELLED)
 def test_unlabelled_voxels_as_the_documents_say(drawn, mask):
     values = {leaf: fs(leaf) for leaf in range(1, C)}
-    meaning = interpret(protocol_of(C, values, fs(*drawn), mask=mask), set(drawn))
+    meaning = interpret(protocol_name(C, values, fs(*drawn), mask=mask), set(drawn))
     assert (meaning.inside, meaning.outside) == UNLABELLED[drawn][mask]
     assert meaning.complete == (mask is Mask.FILE and len(drawn) == C - 1)
     assert meaning.values == {leaf: fs(leaf) for leaf in drawn}
@@ -216,6 +216,6 @@ def test_unlabelled_voxels_as_the_documents_say(drawn, mask):
 
 def test_partly_drawn_is_as_good_as_unlabelled():
     values = {leaf: fs(leaf) for leaf in range(1, C)}
-    meaning = interpret(protocol_of(C, values, fs(1, 2), partly=fs(3)), {1, 2, 3})
+    meaning = interpret(protocol_name(C, values, fs(1, 2), partly=fs(3)), {1, 2, 3})
     assert meaning.values[3] == meaning.inside == {0, 3, 4}
     assert meaning.contradicted == {4: fs(4)}

@@ -84,7 +84,7 @@ def test_by_table_and_by_pattern_are_the_same(folder, tmp_path, capsys, table):
     }
     contract = contract_of(folder)
     assert contract.coverage() == {"background": 3, "liver": 5, "spleen": 3, "tumour": 5}
-    assert contract.sets_of("b_1") == ({0, 2}, {1}, {2}, {3})
+    assert contract.protocol("b_1").sets == ({0, 2}, {1}, {2}, {3})
     assert verify(folder)[0] == []
 
 
@@ -128,8 +128,8 @@ def test_several_groups(folder, capsys):
     )
     contract = contract_of(folder)
     assert contract.cases["b_1"] == "only liver"
-    assert contract.sets_of("b_1")[0] == {0, 2, 3}
-    assert contract.sets_of("a_2")[0] == {0, 3}
+    assert contract.protocol("b_1").sets[0] == {0, 2, 3}
+    assert contract.protocol("a_2").sets[0] == {0, 3}
 
 
 def test_voxels_are_checked(folder, capsys):
@@ -247,7 +247,7 @@ def test_regions(folder, capsys):
     )
     contract = contract_of(folder)
     assert contract.regions == {"abdomen": {1, 2}, "tumour": {3}}
-    assert contract.sets_of("b_1")[0] == {0, 2}
+    assert contract.protocol("b_1").sets[0] == {0, 2}
     assert annotate("--missing", "spleen", "--in", "b_1", "b_2") == 0  # the names are known now
     assert contract_of(folder) == contract
 
@@ -287,8 +287,8 @@ def test_masks(folder, masks, tmp_path, capsys):
     assert values_of(folder / "labelsTr" / "b_2.nii.gz") == [1, 3, 0, 0, 0, 0, 0, 0]
     assert read_json(folder / "dataset.json")["labels"] == {**LABELS, "ignore": 4}
     contract = contract_of(folder)
-    assert contract.sets_of("b_1") == ({0}, {1}, {2}, {3}, {2, 3})
-    assert contract.sets_of("b_2") == ({0, 2}, {1}, {2}, {3}, {0, 1, 2, 3})
+    assert contract.protocol("b_1").sets == ({0}, {1}, {2}, {3}, {2, 3})
+    assert contract.protocol("b_2").sets == ({0, 2}, {1}, {2}, {3}, {0, 1, 2, 3})
     assert contract.annotated("b_1") == ("background", "liver")
     assert verify(folder)[0] == []
     assert "label_sets" not in read_json(copy)  # nothing is trained before it is preprocessed again
@@ -300,8 +300,8 @@ def test_masks(folder, masks, tmp_path, capsys):
 
 def test_a_mask_and_one_missing_label_keep_background_possible(folder, masks, capsys):
     assert annotate("--missing", "spleen", "--in", "b_1", "--mask", masks) == 0
-    assert contract_of(folder).sets_of("b_1")[4] == {0, 2}
-    assert contract_of(folder).sets_of("b_1")[0] == {0}
+    assert contract_of(folder).protocol("b_1").sets[4] == {0, 2}
+    assert contract_of(folder).protocol("b_1").sets[0] == {0}
 
 
 def test_undo_after_the_masked_data_set_was_preprocessed(folder, masks, tmp_path, capsys):
@@ -379,9 +379,9 @@ def test_drawn_as_one(folder, capsys):
         contract.leaf_names.index(name) for name in ("liver", "spleen", "tumour")
     )
     assert contract.cases["b_1"] == "without spleen, liver+tumour merged"
-    sets = contract.sets_of("b_1")
+    sets = contract.protocol("b_1").sets
     assert (sets[0], sets[liver], sets[spleen]) == ({0, spleen}, {liver, tumour}, {spleen})
-    assert contract.sets_of("b_2")[liver] == {liver}
+    assert contract.protocol("b_2").sets[liver] == {liver}
     for words, message in (
         (
             ["--merged", "liver", "--in", "b_1"],
@@ -412,7 +412,7 @@ def test_the_outline_of_a_region(folder):
         annotate("--leaves", "liver", "spleen", "tumour", "--merged", "abdomen", "--in", "b_1") == 0
     )
     contract = contract_of(folder)
-    assert contract.sets_of("b_1") == ({0}, {1, 2}, {1, 2}, {3})
+    assert contract.protocol("b_1").sets == ({0}, {1, 2}, {1, 2}, {3})
     assert contract.annotated_regions(contract.cases["b_1"]) == ("abdomen", "tumour")
 
 
@@ -438,7 +438,7 @@ def test_everything_was_drawn(folder, capsys):
     assert annotate("--fully-annotated") == 0
     contract = contract_of(folder)
     assert set(contract.cases.values()) == {"complete"}
-    assert contract.sets_of("b_1")[4] == contract.full_set
+    assert contract.protocol("b_1").sets[4] == contract.full_set
     assert "'tumour' has no voxel in 3 of the 5 training cases" in capsys.readouterr().out
     assert "expected one of" in error(capsys, "--fully-annotated", "--suggest")
     assert "--mask belongs to" in error(capsys, "--fully-annotated", "--mask", folder)

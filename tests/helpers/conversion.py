@@ -72,7 +72,8 @@ def label_sets_of(dataset: Path, case: str, part: str = "Tr") -> np.ndarray:
     """What each voxel may be: an array of frozensets of leaf names."""
     contract = contract_of(dataset)
     sets = np.array(
-        [frozenset(names(contract, labels)) for labels in contract.sets_of(case)], dtype=object
+        [frozenset(names(contract, labels)) for labels in contract.protocol(case).sets],
+        dtype=object,
     )
     return sets[read_array(dataset / f"labels{part}" / f"{case}.nii.gz")]
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnunet_labelset.contract import Protocol
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import label_sets as module
 from nnunet_labelset.losses.label_sets import LabelSets
@@ -74,7 +75,7 @@ def test_encode_equals_a_look_up_per_voxel(cases, shape, seed):
     assert encoded.dtype == torch.int64
     assert encoded.shape == target.shape
     for case, values, indices in zip(cases, target, encoded, strict=True):
-        expected = sets.contract.sets_of(case)
+        expected = sets.contract.protocol(case).sets
         for value, index in zip(values.flatten().tolist(), indices.flatten().tolist(), strict=True):
             assert meaning_of(sets, index) == expected[value]
             if len(expected[value]) == 1:
@@ -181,7 +182,7 @@ def test_bad_label_sets_by_hand(labels):
     with pytest.raises(
         LabelSetError, match=r"protocol 'p', value 1: expected at least one leaf of 0\.\.1, but got"
     ):
-        LabelSets(["a", "b"], {"p": [[0], labels]}, None)
+        LabelSets(["a", "b"], {"p": Protocol((frozenset([0]), frozenset(labels)), 2)}, None)
 
 
 @pytest.mark.parametrize(

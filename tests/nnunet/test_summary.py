@@ -11,12 +11,12 @@ import pytest
 from nnunetv2.imageio.simpleitk_reader_writer import SimpleITKIO
 
 from nnunet_labelset import Contract, LabelSetError
+from nnunet_labelset.contract.protocol import membership_matrix
 from nnunet_labelset.evaluation.counts import (
     Counts,
     dice,
     hard_confusion,
     label_set_counts,
-    membership_matrix,
 )
 from nnunet_labelset.nnunet.summary import label_set_summary
 from tests.helpers.evaluation import dataset, row, write_labels
@@ -183,7 +183,7 @@ def test_read_as_nnunet_reads(folders):
 
 def test_union_counts():
     """Label-sets {0}, {1}, {2}, {1, 2}, {0, 1}; region {1, 2}."""
-    membership = membership_matrix([[0], [1], [2], [1, 2], [0, 1]], 3)
+    membership = membership_matrix(tuple(map(frozenset, [[0], [1], [2], [1, 2], [0, 1]])), 3)
     confusion = hard_confusion(
         np.array([0, 0, 1, 2, 3, 3, 3, 4]), np.array([0, 1, 2, 0, 1, 2, 0, 1]), 5, 3
     )

@@ -46,9 +46,7 @@ def test_what_is_withheld_may_be_any_of_the_withheld(raw: Path, tmp_path: Path) 
     assert read_json(new / "dataset.json")["labels"]["ignore"] == 4
     for image in (raw / "imagesTr").iterdir():
         assert np.array_equal(read_array(image), read_array(new / "imagesTr" / image.name))
-    assert names(
-        contract_of(new), contract_of(new).annotated_leaves(contract_of(new).cases["full_1"])
-    ) == {
+    assert names(contract_of(new), contract_of(new).protocol("full_1").annotated) == {
         "background",
         "liver",
     }
@@ -82,7 +80,7 @@ def test_one_leaf_alone_is_withheld_too(raw: Path, tmp_path: Path) -> None:
     ):
         assert now == (hidden if old & hidden else old)
     contract = contract_of(new)
-    assert names(contract, contract.annotated_leaves(contract.cases["full_1"])) == {
+    assert names(contract, contract.protocol("full_1").annotated) == {
         "liver",
         "tumour",
     }

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet
-from nnunet_labelset.contract.parser import without_ignored
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts
 from nnunet_labelset.datasets.verify.findings import Findings
 from nnunet_labelset.io.text import some
@@ -44,7 +43,7 @@ def check_annotations(
             continue
         _check_values(contract, case.label, fact.values, found)
         if case.name in contract.cases:
-            sets = contract.sets_of(case.name)
+            sets = contract.protocol(case.name).sets
             own = Counter[int]()
             for value, count in fact.values.items():
                 if 0 <= value < len(sets) and len(sets[value]) == 1:
@@ -108,12 +107,13 @@ def _check_unannotated(contract: Contract, declared: list[Values], found: Findin
     for case in declared:
         occurring.setdefault(case.protocol, set()).update(case.own)
     for case in declared:
-        spoken = without_ignored(case.sets, contract.num_leaves)
-        larger = {v: s - {0} for v, s in enumerate(spoken) if len(s) > 1}  # {0} is everywhere
-        vouched = contract.vouched.get(case.protocol, frozenset())
+        protocol = contract.protocols[case.protocol]
+        stated = protocol.stated_sets.items()
+        larger = {v: s - {0} for v, s in stated if len(s) > 1}  # {0} is everywhere
+        vouched = protocol.vouched
         unannotated = frozenset().union(*larger.values()) - vouched
         drawn = unannotated & set(case.own)
-        annotated = contract.annotated_leaves(case.protocol) - {0}
+        annotated = protocol.annotated - {0}
         detail = f"protocol '{case.protocol}'"
         open_here = [leaves for value, leaves in larger.items() if value and value in case.values]
         every = drawn == unannotated and not open_here
@@ -169,7 +169,7 @@ def _check_leaves(contract: Contract, training: list[Values], found: Findings) -
     not there?
     """
     everywhere = {leaf for case in training for leaf in case.own}
-    annotated = {leaf for case in training for leaf in contract.annotated_leaves(case.protocol)}
+    annotated = {leaf for case in training for leaf in contract.protocols[case.protocol].annotated}
     present = [
         case.sets[value]
         for case in training
@@ -199,7 +199,7 @@ def _check_leaves(contract: Contract, training: list[Values], found: Findings) -
             )
     for case in training:
         for leaf in sorted(
-            (contract.annotated_leaves(case.protocol) & everywhere) - set(case.own) - {0}
+            (contract.protocols[case.protocol].annotated & everywhere) - set(case.own) - {0}
         ):
             found.warning(
                 case.label,

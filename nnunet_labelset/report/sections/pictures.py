@@ -140,7 +140,7 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
     files = [result.by_case[case].prediction_file for result in report.results.values()]
     image = find_image(first.reference_file, case, report.first.settings.file_ending)
     drawn = DrawnCase(
-        first.reference_file, files, contract.sets_of(case), contract.num_leaves, image
+        first.reference_file, files, contract.protocol(case).sets, contract.num_leaves, image
     )
     painter = Painter(drawn, name)
     reference = link(first.reference_file, report.folder, "reference")
