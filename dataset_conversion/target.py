@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.dataset_conversion.lock import locked
+from nnunet_labelset.io.lock import locked
 from nnunet_labelset.dataset_conversion.notes import NOTES
 from nnunet_labelset.dataset_conversion.records import RECORDS, size_of
 from nnunet_labelset.errors import LabelSetError

@@ -14,7 +14,7 @@ import pytest
 
 from nnunet_labelset.dataset_conversion import dataset as writer
 from nnunet_labelset.dataset_conversion import target
-from nnunet_labelset.dataset_conversion.lock import locked
+from nnunet_labelset.io.lock import locked
 from nnunet_labelset.dataset_conversion.records import Records
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
@@ -31,7 +31,7 @@ LABELS = slabs(*range(1, 9))
 HOLD = """
 import sys, time
 from pathlib import Path
-from nnunet_labelset.dataset_conversion.lock import locked
+from nnunet_labelset.io.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
