@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.io.lock import locked
 from nnunet_labelset.dataset_conversion.notes import NOTES
 from nnunet_labelset.dataset_conversion.records import RECORDS, size_of
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, flush_files, read_json, write_json
+from nnunet_labelset.io.lock import locked
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import (
     DATASET,

@@ -14,10 +14,10 @@ import pytest
 
 from nnunet_labelset.dataset_conversion import dataset as writer
 from nnunet_labelset.dataset_conversion import target
-from nnunet_labelset.io.lock import locked
 from nnunet_labelset.dataset_conversion.records import Records
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.lock import locked
 from tests.helpers.conversion import (
     contract_of,
     convert,
