@@ -5,7 +5,6 @@ runs.
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import re
 import shlex
@@ -125,42 +124,3 @@ def test_links_and_trainers_exist(page: Path) -> None:
         r"\bnnUNetTrainer(?:Label|Leaf|Marginal|Soft|Fully)\w+?(?=__|\b)", text
     ):
         assert f"class {trainer}(" in known, f"{page.name}: {trainer}"
-
-
-def messages_in(*folders: Path) -> str:
-    """Every string of the source, one after the other, with `...` where a value is filled in."""
-    found = []
-    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.JoinedStr):
-                found.append(
-                    "".join(
-                        str(part.value) if isinstance(part, ast.Constant) else "..."
-                        for part in node.values
-                    )
-                )
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.append(node.value)
-    return "\n".join(found)
-
-
-def test_quoted_error_messages_are_those_of_the_program() -> None:
-    page = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
-    quoted = re.findall(r"^\| `([^`]+)`( \(nnU-Net\))? \|", page, re.MULTILINE)
-    spec = find_spec("nnunetv2")
-    assert spec is not None
-    assert spec.origin is not None
-    ours = messages_in(ROOT / "nnunet_labelset", ROOT / "dataset_conversion")
-    theirs = messages_in(Path(spec.origin).parent / "utilities")
-    assert len(quoted) > 30
-    absent = [
-        message
-        for message, other in quoted
-        if not re.search(_pattern(message), theirs if other else ours)
-    ]
-    assert absent == [], "no such message in the source (any more)"
-
-
-def _pattern(message: str) -> str:
-    """`...` in the page is whatever the source fills in there, on the same line."""
-    return r"[^\n]*?".join(map(re.escape, message.split("...")))
