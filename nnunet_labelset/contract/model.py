@@ -160,7 +160,7 @@ class Contract:
 
     def to_block(self) -> dict[str, Any]:
         """The `label_sets` block; what stands for itself is left out, unless the protocol vouches
-        for it.
+        for it or states it.
         """
         protocols = {name: self._mentioned(protocol) for name, protocol in self.protocols.items()}
         block: dict[str, Any] = {
@@ -178,7 +178,9 @@ class Contract:
         return {
             self.value_names[value]: [self.leaf_names[leaf] for leaf in sorted(leaves)]
             for value, leaves in enumerate(protocol.sets)
-            if leaves != plain[value] or value in protocol.vouched
+            if leaves != plain[value]
+            or value in protocol.vouched
+            or (protocol.states_ignore and value == self.num_leaves)
         }
 
     def to_dataset_json(self) -> dict[str, Any]:

@@ -256,7 +256,8 @@ def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> N
             sets[number] = frozenset(index[leaf] for leaf in leaves)
             if sets[number] == {number}:
                 itself.add(number)
-    found = Protocol(tuple(sets), len(index))
+    states_ignore = IGNORE in protocol and len(sets[-1]) == len(index)
+    found = Protocol(tuple(sets), len(index), states_ignore=states_ignore)
     parsed.protocols[name] = replace(found, vouched=frozenset(itself) & found.uncertain)
 
 

@@ -43,7 +43,8 @@ class Protocol:
 
     There are `num_leaves` values, or one more in a data set with nnU-Net's `ignore`, whose value is
     `num_leaves`. `vouched` are leaves that count as annotated although a larger label-set holds
-    them too: some voxels are disputed, but the structure itself was drawn.
+    them too: some voxels are disputed, but the structure itself was drawn. An `ignore` that may be
+    every leaf states nothing, unless `states_ignore` says that the leaves were not drawn there.
 
     >>> liver_only = Protocol((frozenset([0, 2]), frozenset([1]), frozenset([2])), num_leaves=3)
     >>> sorted(liver_only.annotated)
@@ -53,6 +54,7 @@ class Protocol:
     sets: tuple[LabelSet, ...]
     num_leaves: int
     vouched: LabelSet = frozenset()
+    states_ignore: bool = False
 
     @classmethod
     def complete(cls, num_leaves: int, has_ignore: bool) -> Protocol:
@@ -71,7 +73,7 @@ class Protocol:
 
     @property
     def stated_sets(self) -> dict[int, LabelSet]:
-        """The label-sets by value, without an `ignore` that may be every leaf: it states nothing.
+        """The label-sets by value, without an `ignore` that may be every leaf, unless it is stated.
 
         Another value that may be every leaf, such as background, does state something: none of the
         leaves was drawn completely.
@@ -79,7 +81,7 @@ class Protocol:
         return {
             value: leaves
             for value, leaves in enumerate(self.sets)
-            if value < self.num_leaves or leaves != self.full_set
+            if value < self.num_leaves or leaves != self.full_set or self.states_ignore
         }
 
     @cached_property
