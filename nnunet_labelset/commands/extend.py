@@ -28,7 +28,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PLANS",
         help="name of the plans in the data set; default: OLDPLANS_of_OLDDATASET",
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="read a checkpoint that runs code of its own: only if you know who made it",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    extend(Path(args.m), args.d, args.p, args.f)
+    extend(Path(args.m), args.d, args.p, args.f, args.trust)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from nnunet_labelset.commands.options import add_forwarded
+from nnunet_labelset.nnunet.default_trainer import prediction_arguments
 from nnunet_labelset.nnunet.forward import forward
 from nnunet_labelset.nnunet.names import PREDICT
 
@@ -14,4 +15,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    forward(PREDICT, "nnunet_labelset predict", args.arguments)
+    forward(PREDICT, "nnunet_labelset predict", prediction_arguments(args.arguments))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from nnunet_labelset.commands.options import add_forwarded
+from nnunet_labelset.nnunet.default_trainer import training_arguments
 from nnunet_labelset.nnunet.forward import forward
 from nnunet_labelset.nnunet.names import TRAIN
 
@@ -14,4 +15,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    forward(TRAIN, "nnunet_labelset train", args.arguments)
+    forward(TRAIN, "nnunet_labelset train", training_arguments(args.arguments))

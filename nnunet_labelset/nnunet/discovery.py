@@ -26,9 +26,7 @@ def trainers_folder() -> str:
 
 
 def external_trainers() -> str:
-    """The value of `nnUNet_extTrainer` with which nnU-Net finds our trainers, and those that the
-    user has set.
-    """
+    """Return the value of `nnUNet_extTrainer` that holds our trainers and those of the user."""
     given = [path for path in os.environ.get(EXTERNAL_TRAINERS, "").split(os.pathsep) if path]
     return os.pathsep.join(dict.fromkeys([trainers_folder(), *given]))
 
@@ -41,9 +39,8 @@ def known_trainers() -> set[str]:
     """
     folders = [_folder_of("nnunetv2") / "training" / "nnUNetTrainer"]
     folders += [Path(path) for path in external_trainers().split(os.pathsep)]
-    sources = (
-        path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")
-    )
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    sources = (path.read_text(encoding="utf-8", errors="replace") for path in files)
     return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
 
 
@@ -80,8 +77,6 @@ def _classes(package: str) -> dict[str, ast.ClassDef]:
 
 def _loss_of(node: ast.ClassDef) -> str:
     for line in node.body:
-        if isinstance(line, ast.Assign) and [ast.unparse(target) for target in line.targets] == [
-            "loss_class"
-        ]:
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "loss_class":
             return ast.unparse(line.value)
     return ""

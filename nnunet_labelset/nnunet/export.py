@@ -35,6 +35,7 @@ from nnunet_labelset.io.files import (
 )
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.checkpoint_file import TRUST_IT, read_checkpoint, trusted
 from nnunet_labelset.nnunet.discovery import external_trainers
 from nnunet_labelset.nnunet.models import trained_folds
 
@@ -79,20 +80,8 @@ def export(
 
     With `card` a model card to fill in goes into the zip and beside it.
     """
-    if output.suffix != ".zip":
-        raise LabelSetError(f"{output}: expected a file name that ends in .zip")
-    for path in [output, output.with_suffix(".md")] if card else [output]:
-        if path.exists() and not overwrite:
-            raise LabelSetError(f"{path}: exists already; --overwrite replaces it")
-    trained = list(trained_folds(model.glob(f"{names.fold_name('*')}/*")))
-    missing = sorted(set(folds or []) - set(trained))
-    if missing or not trained:
-        raise LabelSetError(
-            f"{model}: fold {some(missing) or '0'} is not trained to its end ({CHECKPOINT} is missing)"
-        )
-    folds = sorted(
-        set(folds or trained), key=lambda fold: (len(fold), fold)
-    )  # as nnU-Net names what they share
+    _check_output(output, overwrite, card)
+    folds = _chosen_folds(model, folds)
     with tempfile.TemporaryDirectory(prefix="labelset_export_") as scratch:
         # nnU-Net takes the class from the checkpoint and the folder from -tr: the name that users
         # know can stay.
@@ -100,32 +89,59 @@ def export(
         builtin = _write_copy(model, copy, folds)
         postprocessing = _copy_postprocessing(model, copy, folds)
         if card:
-            from nnunet_labelset.nnunet.model_card import (
-                model_card,
-            )  # statistics are slow to import
+            from nnunet_labelset.nnunet.model_card import model_card  # imports statistics
 
             write_text(copy / "README.md", model_card(model, folds, builtin))
-        print(f"Comparing the predictions of {model.name} and its export ...", flush=True)
-        ours = _predict(model, folds, Path(scratch) / "ours.npy", with_plugin=True)
-        theirs = _predict(copy, folds, Path(scratch) / "theirs.npy", with_plugin=False)
-        if not np.array_equal(ours.argmax(0), theirs.argmax(0)) or not np.allclose(
-            ours, theirs, atol=1e-5
-        ):
-            raise LabelSetError(
-                f"{model}: the exported model predicts something else; nothing was written"
-            )
+        _compare_predictions(model, copy, folds, Path(scratch))
         if card:
             write_bytes(output.with_suffix(".md"), read_bytes(copy / "README.md"))
-        with (
-            new_file(output) as temporary,
-            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file,
-        ):
-            for path in sorted(copy.rglob("*")):
-                file.write(path, path.relative_to(Path(scratch) / "unzipped"))
+        _write_zip(output, Path(scratch) / "unzipped")
     print(
-        f"{output}: folds {', '.join(folds)}; stock nnU-Net gives the same segmentation, without this package."
+        f"{output}: folds {', '.join(folds)}; "
+        "stock nnU-Net gives the same segmentation, without this package."
     )
     print(f"Elsewhere, type:\n{how_to_predict(model, output.name, folds, postprocessing)}")
+
+
+def _check_output(output: Path, overwrite: bool, card: bool) -> None:
+    if output.suffix != ".zip":
+        raise LabelSetError(f"{output}: expected a file name that ends in .zip")
+    for path in [output, output.with_suffix(".md")] if card else [output]:
+        if path.exists() and not overwrite:
+            raise LabelSetError(f"{path}: exists already; --overwrite replaces it")
+
+
+def _chosen_folds(model: Path, folds: list[str] | None) -> list[str]:
+    """Return the folds to export, each once and in the order in which nnU-Net names them."""
+    trained = list(trained_folds(model.glob(f"{names.fold_name('*')}/*")))
+    missing = sorted(set(folds or []) - set(trained))
+    if missing or not trained:
+        raise LabelSetError(
+            f"{model}: fold {some(missing) or '0'} is not trained to its end "
+            f"({CHECKPOINT} is missing)"
+        )
+    return sorted(set(folds or trained), key=lambda fold: (len(fold), fold))
+
+
+def _compare_predictions(model: Path, copy: Path, folds: list[str], scratch: Path) -> None:
+    """Fail unless the exported model predicts what the original one does."""
+    print(f"Comparing the predictions of {model.name} and its export ...", flush=True)
+    ours = _predict(model, folds, scratch / "ours.npy", with_plugin=True)
+    theirs = _predict(copy, folds, scratch / "theirs.npy", with_plugin=False)
+    same_labels = np.array_equal(ours.argmax(0), theirs.argmax(0))
+    if not same_labels or not np.allclose(ours, theirs, atol=1e-5):
+        raise LabelSetError(
+            f"{model}: the exported model predicts something else; nothing was written"
+        )
+
+
+def _write_zip(output: Path, folder: Path) -> None:
+    with (
+        new_file(output) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, path.relative_to(folder))
 
 
 def how_to_predict(model: Path, archive: str, folds: list[str], postprocessing: Path | None) -> str:
@@ -156,9 +172,8 @@ def how_to_predict(model: Path, archive: str, folds: list[str], postprocessing: 
 
 
 def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
-    """The files that nnU-Net predicts with; returns the name of the built-in trainer."""
+    """Write the files that nnU-Net predicts with; returns the name of the built-in trainer."""
     import torch
-    from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
     builtin = ""
     write_json(copy / names.DATASET, without_cases(read_json(model / names.DATASET)))
@@ -166,18 +181,10 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
     for fold in folds:
         source, target = model / names.fold_name(fold), copy / names.fold_name(fold)
         target.mkdir(parents=True)
-        checkpoint = torch.load(source / CHECKPOINT, map_location="cpu", weights_only=False)
-        if not builtin:
-            os.environ[names.EXTERNAL_TRAINERS] = external_trainers()
-            with contextlib.redirect_stdout(io.StringIO()):  # nnU-Net tells where it looks
-                trainer = recursive_find_trainer_class_by_name(checkpoint["trainer_name"])
-            builtin = next(
-                cls.__name__ for cls in trainer.__mro__ if cls.__module__.startswith("nnunetv2.")
-            )
-        init_args = {
-            **checkpoint["init_args"],
-            "dataset_json": without_cases(checkpoint["init_args"]["dataset_json"]),
-        }
+        checkpoint = read_checkpoint(source / CHECKPOINT, trusted(), how_to_trust=TRUST_IT)
+        builtin = builtin or _builtin_trainer(checkpoint["trainer_name"])
+        init_args = dict(checkpoint["init_args"])
+        init_args["dataset_json"] = without_cases(init_args["dataset_json"])
         kept = {key: checkpoint[key] for key in CHECKPOINT_KEYS if key in checkpoint}
         torch.save({**kept, "trainer_name": builtin, "init_args": init_args}, target / CHECKPOINT)
         if (source / names.PROGRESS).is_file():
@@ -185,8 +192,18 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
     return builtin
 
 
+def _builtin_trainer(trainer_name: str) -> str:
+    """Return the class of nnU-Net from which a trainer is derived."""
+    from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
+
+    os.environ[names.EXTERNAL_TRAINERS] = external_trainers()
+    with contextlib.redirect_stdout(io.StringIO()):  # nnU-Net tells where it looks
+        trainer = recursive_find_trainer_class_by_name(trainer_name)
+    return next(cls.__name__ for cls in trainer.__mro__ if cls.__module__.startswith("nnunetv2."))
+
+
 def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
-    """What of a dataset.json may leave the house."""
+    """Return dataset.json without case names."""
     kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
     kept |= {
         key: dataset_json[key]
@@ -205,10 +222,7 @@ def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
         )
         new[protocol] = next(free) if protocol in contract.cases else protocol
     protocols = {new[name]: protocol for name, protocol in contract.protocols.items()}
-    return {
-        **kept,
-        BLOCK: replace(contract, protocols=protocols, cases={}).to_block(),
-    }
+    return {**kept, BLOCK: replace(contract, protocols=protocols, cases={}).to_block()}
 
 
 def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | None:

@@ -12,6 +12,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name, new_file, read_json, write_json
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.checkpoint_file import read_checkpoint
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import trained_folds
@@ -39,6 +41,7 @@ from nnunet_labelset.nnunet.recommendation import (
 )
 
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
+NO_MODEL = "no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip"
 NEW_OUTPUTS = "new_names"  # those of them that the old model did not know
 OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
 # The logit of a new label against that of background, or of a new region, which has no background:
@@ -47,68 +50,99 @@ OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
 UNLIKELY = -2.0
 
 
+# Weights hardly compress. A zip that grows far beyond its size would only fill the disk.
+LARGEST_GROWTH = 100
+
+
 def extend(
-    model: Path, dataset: str, plans_name: str | None = None, fold: str | None = None
+    model: Path,
+    dataset: str,
+    plans_name: str | None = None,
+    fold: str | None = None,
+    trust: bool = False,
 ) -> None:
     """Write the plans and the first weights into the preprocessed data set, and print what to type
     next.
+
+    trust: read a checkpoint that brings code of its own.
     """
     raw = find_dataset(dataset)
+    number = _dataset_number(raw)
     dataset_json, contract = read_dataset(raw)
     new = tuple(contract.regions) if contract.regions is not None else contract.leaf_names
     with _opened(model, fold) as (folder, checkpoint_file):
-        plans, old_json = read_json(folder / PLANS), read_json(folder / DATASET)
-        if folder.name.count("__") != 2 or not {
-            "plans_name",
-            "dataset_name",
-            "configurations",
-        } <= set(plans):
-            raise LabelSetError(
-                f"{model}: no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip"
-            )
-        _, _, configuration = model_words(folder)
-        old = output_names(old_json)
-        _check(plans, configuration, old_json, old, dataset_json, contract, new)
-        weights = _new_weights(checkpoint_file, old, new, contract.regions is not None)
+        old_model = OldModel.read(folder)
+        check_extension(old_model, dataset_json, contract, new)
+        weights = _new_weights(checkpoint_file, old_model.outputs, new, contract, trust)
+    name = _plans_name(plans_name, old_model.plans)
+    target = nnunet_folder(PREPROCESSED) / raw.name
+    start = target / f"start_{name}_{old_model.configuration}.pth"
+    _refuse_existing(target / f"{name}.json", start)
+    plans = _moved(old_model.plans, name, raw, dataset_json)
+    added = [label for label in new if label not in old_model.outputs]
+    _save_start(start, {"network_weights": weights, OUTPUTS: list(new), NEW_OUTPUTS: added})
+    write_json(target / f"{name}.json", plans)
+    write_json(target / DATASET, dataset_json)
+    print(
+        f"{start}: {len(old_model.outputs)} outputs of the old model, "
+        f"new: {some(added, 20) or 'none'}. Next:"
+    )
+    trainer = _trainer(contract, old_model.outputs, new)
+    commands = next_commands_with_plans(number, name, old_model.configuration, trainer)
+    print("\n".join(commands), f"-pretrained_weights {start}")
+
+
+def _dataset_number(raw: Path) -> int:
+    """Return the id of a data set: nnU-Net's commands take no name here."""
     words = dataset_words(raw.name)
     if words is None:
         raise LabelSetError(f"{raw}: expected a folder DatasetXXX_Name in {RAW}")
-    target = nnunet_folder(PREPROCESSED) / raw.name
-    name = check_name(
-        plans_name or f"{plans['plans_name']}_of_{plans['dataset_name']}".replace("__", "_"),
-        "plans",
-    )
+    return words[0]
+
+
+def _plans_name(chosen: str | None, plans: Mapping[str, Any]) -> str:
+    default = f"{plans['plans_name']}_of_{plans['dataset_name']}".replace("__", "_")
+    name = check_name(chosen or default, "plans")
     if "__" in name:
         raise LabelSetError(
             f"plans '{name}': nnU-Net tells trainer, plans and configuration apart by '__': use '_'"
         )
-    start = target / f"start_{name}_{configuration}.pth"
-    for file in (target / f"{name}.json", start):
+    return name
+
+
+def _refuse_existing(*files: Path) -> None:
+    for file in files:
         if file.exists():
             raise LabelSetError(
                 f"{file}: exists already: remove it, or choose another name with -p"
             )
-    moved = _moved(plans, name, raw, dataset_json)
-    added = [label for label in new if label not in old]
+
+
+def _save_start(path: Path, content: dict[str, Any]) -> None:
     import torch
 
-    with new_file(
-        start
-    ) as temporary:  # the large file first: should the disk be full, nothing is there
-        torch.save({"network_weights": weights, OUTPUTS: list(new), NEW_OUTPUTS: added}, temporary)
-    write_json(target / f"{name}.json", moved)
-    write_json(target / DATASET, dataset_json)
-    number = words[0]  # nnU-Net's commands take no name here
-    commands = next_commands_with_plans(number, name, configuration, _trainer(contract, old, new))
-    print(
-        "\n".join(
-            [
-                f"{start}: {len(old)} outputs of the old model, new: {some(added, 20) or 'none'}. Next:",
-                *commands,
-            ]
-        ),
-        f"-pretrained_weights {start}",
-    )
+    with new_file(path) as temporary:  # first of all files: a full disk leaves nothing behind
+        torch.save(content, temporary)
+
+
+@dataclass(frozen=True)
+class OldModel:
+    """What a model folder says about the network."""
+
+    configuration: str
+    plans: dict[str, Any]
+    dataset_json: dict[str, Any]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> OldModel:
+        plans = read_json(folder / PLANS)
+        expected = {"plans_name", "dataset_name", "configurations"}
+        if folder.name.count("__") != 2 or not expected <= set(plans):
+            raise LabelSetError(f"{folder}: {NO_MODEL}")
+        dataset_json = read_json(folder / DATASET)
+        _, _, configuration = model_words(folder)
+        return cls(configuration, plans, dataset_json, output_names(dataset_json))
 
 
 def _trainer(contract: Contract, old: Sequence[str], new: Sequence[str]) -> str:
@@ -147,33 +181,49 @@ def output_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
 @contextmanager
 def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
     """The folder of a model and one of its checkpoints; of a zip, only these files are unpacked."""
-    if not model.is_file():
-        if not (model / PLANS).is_file():
-            raise LabelSetError(
-                f"{model}: no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip"
-            )
+    if model.is_file():
+        with tempfile.TemporaryDirectory(prefix="labelset_extend_") as scratch:
+            yield _unpack(model, fold, Path(scratch))
+    elif (model / PLANS).is_file():
         yield model, _checkpoint(model, model.glob(f"{fold_name('*')}/*"), fold)
-        return
-    with tempfile.TemporaryDirectory(prefix="labelset_extend_") as scratch:
-        try:
-            with zipfile.ZipFile(model) as archive:
-                names = [name for name in archive.namelist() if ".." not in Path(name).parts]
-                folders = [Path(name).parent for name in names if Path(name).name == PLANS]
-                models = [
-                    path for path in folders if path.name.count("__") == 2
-                ]  # others belong to postprocessing
-                if len(models) != 1:
-                    found = some(path.name for path in models) or "none"
-                    raise LabelSetError(
-                        f"{model}: expected one model in the zip, but got {found}: unzip it, give its folder"
-                    )
-                files = [Path(name) for name in names if Path(name).parent.parent == models[0]]
-                chosen = _checkpoint(model, files, fold)
-                for path in (models[0] / PLANS, models[0] / DATASET, chosen):
-                    archive.extract(path.as_posix(), scratch)
-        except (zipfile.BadZipFile, KeyError, EOFError) as error:
-            raise LabelSetError(f"{model}: not a zip that nnU-Net exported: {error}") from None
-        yield Path(scratch) / models[0], Path(scratch) / chosen
+    else:
+        raise LabelSetError(f"{model}: {NO_MODEL}")
+
+
+def _unpack(model: Path, fold: str | None, scratch: Path) -> tuple[Path, Path]:
+    """Unpack plans, dataset.json and one checkpoint; returns the model folder and the checkpoint."""
+    try:
+        with zipfile.ZipFile(model) as archive:
+            names = [name for name in archive.namelist() if ".." not in Path(name).parts]
+            folder = _model_in_zip(model, names)
+            files = [Path(name) for name in names if Path(name).parent.parent == folder]
+            checkpoint = _checkpoint(model, files, fold)
+            chosen = [path.as_posix() for path in (folder / PLANS, folder / DATASET, checkpoint)]
+            _check_growth(model, archive, chosen)
+            archive.extractall(scratch, chosen)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise LabelSetError(f"{model}: not a zip that nnU-Net exported: {error}") from None
+    return scratch / folder, scratch / checkpoint
+
+
+def _model_in_zip(model: Path, names: Sequence[str]) -> Path:
+    folders = [Path(name).parent for name in names if Path(name).name == PLANS]
+    models = [path for path in folders if path.name.count("__") == 2]  # others: postprocessing
+    if len(models) != 1:
+        listed = some(path.name for path in models) or "none"
+        raise LabelSetError(
+            f"{model}: expected one model in the zip, but got {listed}: unzip it and give its folder"
+        )
+    return models[0]
+
+
+def _check_growth(model: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> None:
+    size = sum(archive.getinfo(name).file_size for name in names)
+    if size > LARGEST_GROWTH * model.stat().st_size:
+        raise LabelSetError(
+            f"{model}: would unpack to {size / 1e6:.0f} MB, more than {LARGEST_GROWTH} times its "
+            "size: not a model; unzip it yourself if you trust it, and give its folder"
+        )
 
 
 def _checkpoint(model: Path, files: Iterable[Path], fold: str | None) -> Path:
@@ -185,40 +235,48 @@ def _checkpoint(model: Path, files: Iterable[Path], fold: str | None) -> Path:
     return folds[fold if fold is not None else "all" if "all" in folds else min(folds)]
 
 
-def _check(
-    plans: Mapping[str, Any],
-    configuration: str,
-    old_json: Mapping[str, Any],
-    old: Sequence[str],
-    dataset_json: Mapping[str, Any],
-    contract: Contract,
-    new: Sequence[str],
+def check_extension(
+    old_model: OldModel, dataset_json: Mapping[str, Any], contract: Contract, new: Sequence[str]
 ) -> None:
-    """What would make another network of it, or lose what it knows, is one line."""
-    if plans["configurations"].get(configuration, {}).get("previous_stage"):
+    """Refuse what would make another network of it, or lose what it knows."""
+    _check_outputs(old_model, contract)
+    _check_channels(channel_names(old_model.dataset_json), channel_names(dataset_json))
+    _check_labels(old_model.outputs, new)
+
+
+def _check_outputs(old_model: OldModel, contract: Contract) -> None:
+    planned = old_model.plans["configurations"].get(old_model.configuration, {})
+    if planned.get("previous_stage"):
         raise LabelSetError(
-            f"{configuration} sees the labels of its first stage as images: extend the first stage"
+            f"{old_model.configuration} sees the labels of its first stage as images: "
+            "extend the first stage"
         )
-    if ("background" not in old) != (contract.regions is not None):
+    if ("background" not in old_model.outputs) != (contract.regions is not None):
         raise LabelSetError(
-            "one of model and data set has regions, the other has labels: an output means another thing"
+            "one of model and data set has regions, the other has labels: "
+            "their outputs mean different things"
         )
-    channels = [list(channel_names(json)) for json in (old_json, dataset_json)]
-    are_ct = [
-        [name.casefold() == "ct" for name in names] for names in channels
-    ]  # nnU-Net normalises it differently
-    if are_ct[0] != are_ct[1] or (
-        channels[0] != channels[1] and sorted(channels[0]) == sorted(channels[1])
-    ):
+
+
+def _check_channels(old: Sequence[str], new: Sequence[str]) -> None:
+    if old == new:
+        return
+    # nnU-Net normalises CT differently.
+    same_kinds = [name.casefold() == "ct" for name in old] == [
+        name.casefold() == "ct" for name in new
+    ]
+    if not same_kinds or sorted(old) == sorted(new):
         raise LabelSetError(
-            f"the model was trained on the channels {channels[0]}, the data set has {channels[1]}"
+            f"the model was trained on the channels {list(old)}, the data set has {list(new)}"
         )
-    if channels[0] != channels[1]:
-        print(
-            f"WARNING: channels {channels[0]} of the model are {channels[1]} here; they are normalised as before"
-        )
-    common = [label for label in new if label in old and label != "background"]
-    if not common:
+    print(
+        f"WARNING: channels {list(old)} of the model are {list(new)} here; "
+        "they are normalised as before"
+    )
+
+
+def _check_labels(old: Sequence[str], new: Sequence[str]) -> None:
+    if not set(old) & set(new) - {"background"}:
         raise LabelSetError(
             f"no label in common: the model knows {some(old, 20)}, the data set has {some(new, 20)}"
         )
@@ -229,32 +287,37 @@ def _check(
 
 
 def _new_weights(
-    file: Path, old: Sequence[str], new: Sequence[str], regions: bool
+    file: Path, old: Sequence[str], new: Sequence[str], contract: Contract, trust: bool
 ) -> dict[str, Any]:
-    """The weights of the old network, with the rows of the new output layers."""
-    import torch
-
-    try:
-        weights = torch.load(file, map_location="cpu", weights_only=False)["network_weights"]
-    except Exception as error:  # torch raises many kinds for a file that is not whole
-        said = (str(error).splitlines() or [""])[0]
-        raise LabelSetError(f"{file.name}: not readable as a checkpoint: {said}") from None
+    """Return the weights of the old network with the rows of the new output layers."""
+    weights = read_checkpoint(file, trust).get("network_weights")
+    if not isinstance(weights, dict):
+        raise LabelSetError(f"{file}: not a checkpoint of nnU-Net: it has no network_weights")
     layers = [key for key in weights if OUTPUT_LAYERS in key]
     if not layers:
         raise LabelSetError(
-            f"the network of the model has no layers '{OUTPUT_LAYERS.strip('.')}': not a U-Net of nnU-Net"
+            f"the network of the model has no layers '{OUTPUT_LAYERS.strip('.')}': "
+            "not a U-Net of nnU-Net"
         )
     for key in layers:
-        before = weights[key]
-        if len(before) != len(old):
+        if len(weights[key]) != len(old):
             raise LabelSetError(
-                f"{key} has {len(before)} rows, but the dataset.json of the model {len(old)} labels"
+                f"{key} has {len(weights[key])} rows, "
+                f"but the dataset.json of the model {len(old)} labels"
             )
-        unknown = torch.zeros_like(before[0]) if regions else before[0]
-        unknown = unknown + UNLIKELY if before.ndim == 1 else unknown  # the bias
-        rows = [before[old.index(label)] if label in old else unknown for label in new]
-        weights[key] = torch.stack(rows)
+        weights[key] = _extended_layer(weights[key], old, new, contract.regions is not None)
     return weights
+
+
+def _extended_layer(layer: Any, old: Sequence[str], new: Sequence[str], has_regions: bool) -> Any:
+    """Rows by name; a new label starts as an unlikely copy of background, a new region as unlikely."""
+    import torch
+
+    first_guess = torch.zeros_like(layer[0]) if has_regions else layer[0]
+    if layer.ndim == 1:  # the bias
+        first_guess = first_guess + UNLIKELY
+    rows = [layer[old.index(label)] if label in old else first_guess for label in new]
+    return torch.stack(rows)
 
 
 def _moved(

@@ -26,7 +26,7 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
     dataset_json = read_json(model / names.DATASET)
     contract = Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
     if contract is not None:
-        contract = _of_training_cases(contract, model.parent.name)
+        contract = _of_training_cases(contract, model.parent.name, folds)
     return CARD.read_text(encoding="utf-8").format(
         dataset=model.parent.name,
         configuration=configuration,
@@ -41,21 +41,22 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
     )
 
 
-def _of_training_cases(contract: Contract, dataset: str) -> Contract:
-    """Without the test cases, which the contract may name too; the folds tell, where they are still
-    there.
+def _of_training_cases(contract: Contract, dataset: str, folds: list[str]) -> Contract:
+    """Return the contract of the cases on which the exported folds were trained.
+
+    Where the splits are no longer there, all cases of the contract count.
     """
+    if "all" in folds:
+        return contract
     try:
-        trained = {
-            case
-            for split in read_splits(dataset)
-            for case in (*split[names.TRAINED], *split[names.VALIDATED])
-        }
+        splits = read_splits(dataset)
     except LabelSetError:
         return contract
+    numbers = [int(fold) for fold in folds if int(fold) < len(splits)]
+    trained = {case for number in numbers for case in splits[number][names.TRAINED]}
     cases = {case: protocol for case, protocol in contract.cases.items() if case in trained}
-    used = {name: sets for name, sets in contract.protocols.items() if name in cases.values()}
-    return replace(contract, cases=cases, protocols=used) if cases else contract
+    protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
+    return replace(contract, cases=cases, protocols=protocols) if cases else contract
 
 
 def _labels(

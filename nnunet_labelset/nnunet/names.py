@@ -1,6 +1,4 @@
-"""nnU-Net's names of files, their keys, folders, plans and commands, each once: what it renames is
-renamed here.
-"""
+"""nnU-Net's names of files, keys, folders, plans and commands, each written once."""
 
 from __future__ import annotations
 
@@ -8,47 +6,42 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-RAW, PREPROCESSED, RESULTS = VARIABLES = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
-EXTERNAL_TRAINERS = (
-    "nnUNet_extTrainer"  # the variable that names folders of trainers outside of nnU-Net
-)
-
-PROCESSES, AUGMENTATION_PROCESSES = "nnUNet_def_n_proc", "nnUNet_n_proc_DA"  # variables, too
+RAW = "nnUNet_raw"
+PREPROCESSED = "nnUNet_preprocessed"
+RESULTS = "nnUNet_results"
+VARIABLES = (RAW, PREPROCESSED, RESULTS)
+EXTERNAL_TRAINERS = "nnUNet_extTrainer"  # folders of trainers outside of nnU-Net
+PROCESSES = "nnUNet_def_n_proc"
+AUGMENTATION_PROCESSES = "nnUNet_n_proc_DA"
 
 # commands
-COMMANDS = (
-    *(
-        f"nnUNetv2_{name}"
-        for name in ("plan_and_preprocess", "preprocess", "train", "predict", "ensemble")
-    ),
-    *(
-        f"nnUNetv2_{name}"
-        for name in ("extract_fingerprint", "find_best_configuration", "apply_postprocessing")
-    ),
-    *(f"nnUNetv2_{name}" for name in ("install_pretrained_model_from_zip", "convert_MSD_dataset")),
-)
-PLAN_AND_PREPROCESS, PREPROCESS, TRAIN, PREDICT, ENSEMBLE, *_others = COMMANDS
-EXTRACT_FINGERPRINT, FIND_BEST, APPLY_POSTPROCESSING, INSTALL_MODEL, CONVERT_DECATHLON = _others
+PLAN_AND_PREPROCESS = "nnUNetv2_plan_and_preprocess"
+PREPROCESS = "nnUNetv2_preprocess"
+TRAIN = "nnUNetv2_train"
+PREDICT = "nnUNetv2_predict"
+ENSEMBLE = "nnUNetv2_ensemble"
+EXTRACT_FINGERPRINT = "nnUNetv2_extract_fingerprint"
+FIND_BEST = "nnUNetv2_find_best_configuration"
+APPLY_POSTPROCESSING = "nnUNetv2_apply_postprocessing"
+INSTALL_MODEL = "nnUNetv2_install_pretrained_model_from_zip"
+CONVERT_DECATHLON = "nnUNetv2_convert_MSD_dataset"
 
 # a raw data set
-IMAGES_TRAINING, LABELS_TRAINING, IMAGES_TEST, LABELS_TEST = (
-    "imagesTr",
-    "labelsTr",
-    "imagesTs",
-    "labelsTs",
-)
+IMAGES_TRAINING = "imagesTr"
+LABELS_TRAINING = "labelsTr"
+IMAGES_TEST = "imagesTs"
+LABELS_TEST = "labelsTs"
 FIRST_CHANNEL = "_0000"  # at the end of the name of a case's first image
-# keys of its dataset.json; LISTED are the files of training cases that do not lie in its folders
-FILE_ENDING, CHANNELS, NUM_TRAINING, LISTED = (
-    "file_ending",
-    "channel_names",
-    "numTraining",
-    "dataset",
-)
+# keys of its dataset.json
+FILE_ENDING = "file_ending"
+CHANNELS = "channel_names"
+NUM_TRAINING = "numTraining"
+LISTED = "dataset"  # the files of training cases that do not lie in its folders
 
 # a preprocessed data set
 SPLITS = "splits_final.json"
-TRAINED, VALIDATED = "train", "val"  # the cases of one split
+TRAINED = "train"  # the cases of one split
+VALIDATED = "val"
 REFERENCES = "gt_segmentations"
 DEFAULT_PLANS = "nnUNetPlans"
 PLANNERS = {
@@ -59,28 +52,32 @@ PLANNERS = {
 }
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
 DEFAULT_CONFIGURATION = "3d_fullres"
-CASCADE, BEFORE_CASCADE = "3d_cascade_fullres", "3d_lowres"
+CASCADE = "3d_cascade_fullres"
+BEFORE_CASCADE = "3d_lowres"
 
 # a trained model
-FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT = (
-    f"checkpoint_{name}.pth" for name in ("final", "latest", "best")
-)
-PLANS, DATASET, PROGRESS = "plans.json", "dataset.json", "progress.png"
-VALIDATION, SUMMARY, PROBABILITIES = "validation", "summary.json", ".npz"
+DEFAULT_NNUNET_TRAINER = "nnUNetTrainer"
+FINAL_CHECKPOINT = "checkpoint_final.pth"
+LATEST_CHECKPOINT = "checkpoint_latest.pth"
+BEST_CHECKPOINT = "checkpoint_best.pth"
+PLANS = "plans.json"
+DATASET = "dataset.json"
+PROGRESS = "progress.png"
+VALIDATION = "validation"
+SUMMARY = "summary.json"
+PROBABILITIES = ".npz"
 POSTPROCESSING = "postprocessing.pkl"
-# what a cascade is shown of the stage before it, a folder for each configuration
-NEXT_STAGE = "predicted_next_stage"
+NEXT_STAGE = "predicted_next_stage"  # what a cascade is shown, a folder for each configuration
 
 
 def data_of(configuration: str) -> tuple[str, ...]:
-    """What must be preprocessed for a configuration: 3d_lowres predicts for the grid of its
-    cascade.
+    """Return what must be preprocessed for a configuration.
+
+    A cascade needs both of its stages; `3d_lowres` also predicts on the grid of the second one.
     """
-    return (
-        (BEFORE_CASCADE, DEFAULT_CONFIGURATION)
-        if configuration in (BEFORE_CASCADE, CASCADE)
-        else (configuration,)
-    )
+    if configuration in (BEFORE_CASCADE, CASCADE):
+        return BEFORE_CASCADE, DEFAULT_CONFIGURATION
+    return (configuration,)
 
 
 def dataset_name(number: int, name: str) -> str:

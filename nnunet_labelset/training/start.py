@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.checkpoint_file import TRUST_IT, read_checkpoint, trusted
 from nnunet_labelset.nnunet.extend import NEW_OUTPUTS, OUTPUT_LAYERS, OUTPUTS
 from nnunet_labelset.training.stopping import stop
 
@@ -39,7 +40,10 @@ def read_start(file: str, network: nn.Module, names: Sequence[str]) -> dict[str,
     """
     if not Path(file).is_file():
         stop(f"-pretrained_weights {file}: no such file")
-    content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=False, mmap=True)
+    try:  # before nnU-Net loads the file, with whatever code is in it
+        content = read_checkpoint(Path(file), trusted(), mmap=True, how_to_trust=TRUST_IT)
+    except LabelSetError as error:
+        stop(f"-pretrained_weights {error}")
     if OUTPUTS not in content:
         return None
     if content[OUTPUTS] != list(names):

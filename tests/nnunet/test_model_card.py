@@ -37,7 +37,7 @@ def test_test_cases_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     folder.mkdir(parents=True)
     (folder / "splits_final.json").write_text(json.dumps([{"train": ["a", "b"], "val": ["c"]}]))
     card = model_card(model, ["0"], "nnUNetTrainer")
-    assert "| 2 | spleen | 1 of 3 | not scored |" in card
-    assert "| 1 | liver | 3 of 3 | not scored |" in card
-    assert "- partial (2 cases): background may be background or spleen" in card
+    assert "| 2 | spleen | 1 of 2 | not scored |" in card
+    assert "| 1 | liver | 2 of 2 | not scored |" in card
+    assert "- partial (1 cases): background may be background or spleen" in card
     assert "test (" not in card

@@ -1,0 +1,67 @@
+"""Checkpoints are read as data: a file from a stranger must not run code."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nnunet_labelset.errors import LabelSetError
+
+# What nnU-Net's checkpoints hold beside tensors: scalars and arrays of NumPy.
+_SCALAR = np.float64(0).__reduce__()[0]
+_ARRAY = np.zeros(1).__reduce__()[0]
+_SAFE: list[Any] = [
+    np.ndarray,
+    np.dtype,
+    *(type(np.dtype(name)) for name in ("float32", "float64", "int32", "int64", "bool")),
+    *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
+    *((_ARRAY, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
+]
+
+TRUST = "nnunet_labelset_trust"  # a variable, because nnU-Net's commands know no such option
+TRUST_IT = f"set {TRUST}=1"
+
+
+def trusted() -> bool:
+    """Tell whether the user has allowed checkpoints to run code."""
+    return os.environ.get(TRUST, "") == "1"
+
+
+def read_checkpoint(
+    path: Path, trust: bool = False, mmap: bool = False, how_to_trust: str = "give --trust"
+) -> dict[str, Any]:
+    """Return the content of a checkpoint; a file that needs more than tensors and numbers is an
+    error.
+
+    trust: run whatever code the file brings, as nnU-Net itself does.
+    mmap: leave tensors on the disk until they are used.
+    how_to_trust: for the error message.
+    """
+    import torch
+
+    try:
+        with torch.serialization.safe_globals(_SAFE):
+            content = torch.load(path, map_location="cpu", weights_only=not trust, mmap=mmap)
+    except pickle.UnpicklingError as error:
+        raise LabelSetError(f"{path}: {_refusal(error, how_to_trust)}") from None
+    except Exception as error:  # torch raises many kinds for a file that is cut off
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise LabelSetError(f"{path}: not readable as a checkpoint: {reason}") from None
+    if not isinstance(content, dict):
+        raise LabelSetError(f"{path}: not a checkpoint of nnU-Net: expected a dictionary")
+    return content
+
+
+def _refusal(error: pickle.UnpicklingError, how_to_trust: str) -> str:
+    needed = re.search(r"GLOBAL ([\w.]+)", str(error))
+    if needed is None:
+        return "not readable as a checkpoint: it may be cut off, or need code to be read"
+    return (
+        f"reading it would run code ({needed[1]}), which no checkpoint of nnU-Net needs: "
+        f"do not use it, or {how_to_trust} if you know who made it"
+    )

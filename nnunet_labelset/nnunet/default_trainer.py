@@ -1,0 +1,109 @@
+"""The trainer of `nnunet_labelset train` and `predict` where the user names none."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.discovery import known_trainers
+from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.recommendation import recommended_trainer
+
+
+class _UnreadableError(Exception):
+    """nnU-Net itself explains what is wrong with its arguments."""
+
+
+class _QuietParser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise _UnreadableError
+
+
+def training_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of `nnUNetv2_train` with a trainer that suits the data set."""
+    parser = _parser("-pretrained_weights", "-num_gpus", "-device")
+    for positional in ("dataset", "configuration", "fold"):
+        parser.add_argument(positional)
+    for flag in ("--npz", "--c", "--val", "--val_best", "--disable_checkpointing"):
+        parser.add_argument(flag, action="store_true")
+    return _with_trainer(parser, arguments, _trainer_for_training)
+
+
+def prediction_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of `nnUNetv2_predict` with the trainer of a model that exists."""
+    parser = _parser()
+    parser.add_argument("-d", dest="dataset", required=True)
+    parser.add_argument("-c", dest="configuration", required=True)
+    return _with_trainer(parser, arguments, _trainer_for_prediction)
+
+
+def _parser(*options: str) -> argparse.ArgumentParser:
+    parser = _QuietParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-tr", dest="trainer")
+    parser.add_argument("-p", dest="plans", default=names.DEFAULT_PLANS)
+    for option in options:
+        parser.add_argument(option)
+    return parser
+
+
+def _with_trainer(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    choose: Callable[[argparse.Namespace], str],
+) -> list[str]:
+    if {"-h", "--help"} & set(arguments):
+        return list(arguments)
+    try:
+        args, _ = parser.parse_known_args(list(arguments))
+    except _UnreadableError:
+        return list(arguments)
+    if args.trainer is None:
+        return [*arguments, "-tr", choose(args)]
+    known = known_trainers()
+    if args.trainer not in known:
+        raise LabelSetError(
+            f"-tr {args.trainer}: no such trainer{did_you_mean(args.trainer, known)}"
+        )
+    return list(arguments)
+
+
+def _trainer_for_training(args: argparse.Namespace) -> str:
+    contract = _contract(args.dataset)
+    if contract is None:
+        print(
+            f"No -tr, and {args.dataset} has no '{BLOCK}' block: {names.DEFAULT_NNUNET_TRAINER} "
+            "takes every unlabelled voxel for background",
+            flush=True,
+        )
+        return names.DEFAULT_NNUNET_TRAINER
+    trainer = recommended_trainer(contract.leaf_names)
+    print(f"No -tr: training with {trainer}, which is recommended for this data", flush=True)
+    return trainer
+
+
+def _contract(dataset: str) -> Contract | None:
+    """Return what the preprocessed data set declares, which is what trainers read."""
+    dataset_json = read_json(find_dataset(dataset, names.PREPROCESSED) / names.DATASET)
+    return Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
+
+
+def _trainer_for_prediction(args: argparse.Namespace) -> str:
+    models = find_dataset(args.dataset, names.RESULTS)
+    pattern = names.model_name("*", args.plans, args.configuration)
+    trainers = [names.model_words(folder)[0] for folder in sorted(models.glob(pattern))]
+    trainer = _only_choice(models, trainers)
+    print(f"No -tr: predicting with {trainer}", flush=True)
+    return trainer
+
+
+def _only_choice(models: Path, trainers: Sequence[str]) -> str:
+    if len(trainers) == 1:
+        return trainers[0]
+    if not trainers:
+        raise LabelSetError(f"{models}: no model with these plans and this configuration")
+    raise LabelSetError(f"{models}: several trainers: choose one with -tr: {', '.join(trainers)}")

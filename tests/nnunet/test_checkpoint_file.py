@@ -1,0 +1,71 @@
+"""Checkpoints of strangers are data: reading one runs nothing."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.checkpoint_file import read_checkpoint
+from nnunet_labelset.nnunet.extend import _opened
+
+
+class Code:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.path),)
+
+
+def test_what_nnunet_saves_is_read(tmp_path: Path) -> None:
+    content = {
+        "network_weights": {"conv.weight": torch.ones(2, 3)},
+        "logging": {"ema_fg_dice": [np.float64(0.5), np.float32(0.25)], "epochs": [np.int64(3)]},
+        "optimizer_state": {"param_groups": [{"label_sets": {"counts": np.zeros((3, 2))}}]},
+        "inference_allowed_mirroring_axes": (0, 1, 2),
+    }
+    torch.save(content, tmp_path / "checkpoint.pth")
+    for mmap in (False, True):
+        found = read_checkpoint(tmp_path / "checkpoint.pth", mmap=mmap)
+        assert found["logging"] == content["logging"]
+        assert torch.equal(found["network_weights"]["conv.weight"], torch.ones(2, 3))
+        counts = found["optimizer_state"]["param_groups"][0]["label_sets"]["counts"]
+        assert counts.shape == (3, 2)
+
+
+def test_code_is_refused_unless_trusted(tmp_path: Path) -> None:
+    path, proof = tmp_path / "checkpoint.pth", tmp_path / "proof"
+    torch.save({"network_weights": Code(proof)}, path)
+    with pytest.raises(LabelSetError, match=r"mkdir.*--trust") as raised:
+        read_checkpoint(path)
+    assert str(path) in str(raised.value)
+    assert not proof.exists()
+    read_checkpoint(path, trust=True)
+    assert proof.is_dir()
+
+
+def test_a_file_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pth"
+    torch.save({"network_weights": {"a": torch.ones(1000)}}, path)
+    path.write_bytes(path.read_bytes()[:900])
+    with pytest.raises(LabelSetError, match=r"checkpoint\.pth"):
+        read_checkpoint(path)
+
+
+def test_a_zip_that_would_fill_the_disk_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "model.zip"
+    model = "Dataset001_A/nnUNetTrainer__nnUNetPlans__2d"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr(f"{model}/plans.json", "{}")
+        file.writestr(f"{model}/dataset.json", "{}")
+        file.writestr(f"{model}/fold_0/checkpoint_final.pth", bytes(20_000_000))
+    with pytest.raises(LabelSetError, match="20 MB"), _opened(archive, None):
+        pass

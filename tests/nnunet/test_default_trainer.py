@@ -1,0 +1,78 @@
+"""Without `-tr`, `train` and `predict` take a trainer that suits the data, and say which."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.default_trainer import prediction_arguments, training_arguments
+
+BLOCK = {"version": 1, "protocols": {"p": {}}, "cases": {"a": "p"}}
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(name, str(tmp_path / name))
+    return tmp_path
+
+
+def declare(folders: Path, labels: list[str], **more: object) -> None:
+    folder = folders / "nnUNet_preprocessed" / "Dataset020_Test"
+    folder.mkdir()
+    content = {"labels": {name: value for value, name in enumerate(labels)}, **more}
+    (folder / "dataset.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("labels", "trainer"),
+    [
+        (["background", "liver"], "nnUNetTrainerLabelSet"),
+        (["background", "kidney_l", "kidney_r"], "nnUNetTrainerLabelSet_NoMirroring"),
+    ],
+)
+def test_a_declared_data_set_is_trained_with_the_recommended_trainer(
+    folders: Path, capsys: pytest.CaptureFixture, labels: list[str], trainer: str
+) -> None:
+    declare(folders, labels, label_sets=BLOCK)
+    arguments = ["20", "3d_fullres", "1", "--npz", "-p", "MyPlans"]
+    assert training_arguments(arguments) == [*arguments, "-tr", trainer]
+    assert trainer in capsys.readouterr().out
+
+
+def test_an_undeclared_data_set_stays_with_nnunet_and_says_so(
+    folders: Path, capsys: pytest.CaptureFixture
+) -> None:
+    declare(folders, ["background", "liver"])
+    assert training_arguments(["20", "2d", "0"])[-2:] == ["-tr", "nnUNetTrainer"]
+    assert "label_sets" in capsys.readouterr().out
+
+
+def test_the_users_trainer_stays(folders: Path) -> None:
+    arguments = ["-tr", "nnUNetTrainerLeafDice", "20", "2d", "0"]
+    assert training_arguments(arguments) == arguments
+
+
+def test_a_slip_gets_a_suggestion(folders: Path) -> None:
+    with pytest.raises(LabelSetError, match="nnUNetTrainerLeafDice"):
+        training_arguments(["20", "2d", "0", "-tr", "nnUNetTrainerLeafDise"])
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["20"], ["20", "2d", "0", "-h"]])
+def test_what_nnunet_explains_is_left_to_it(folders: Path, arguments: list[str]) -> None:
+    assert training_arguments(arguments) == arguments
+
+
+def test_predict_takes_the_only_model(folders: Path, capsys: pytest.CaptureFixture) -> None:
+    results = folders / "nnUNet_results" / "Dataset020_Test"
+    (results / "nnUNetTrainerLeafDice__nnUNetPlans__2d").mkdir(parents=True)
+    (results / "nnUNetTrainerOther__nnUNetPlans__3d_fullres").mkdir()
+    arguments = ["-i", "in", "-o", "out", "-d", "20", "-c", "2d"]
+    assert prediction_arguments(arguments) == [*arguments, "-tr", "nnUNetTrainerLeafDice"]
+    (results / "nnUNetTrainerLabelSet__nnUNetPlans__2d").mkdir()
+    with pytest.raises(LabelSetError, match=r"nnUNetTrainerLabelSet.*nnUNetTrainerLeafDice"):
+        prediction_arguments(arguments)
