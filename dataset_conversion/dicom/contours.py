@@ -1,0 +1,165 @@
+"""Contours in patient space to voxels of a stack of slices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import edt
+import numpy as np
+
+from nnunet_labelset.dataset_conversion.dicom.polygons import (
+    TOLERATED_VOLUME,
+    Polygon,
+    Raster,
+    rasterise,
+)
+from nnunet_labelset.dataset_conversion.dicom.stack import Stack
+from nnunet_labelset.dataset_conversion.dicom.structure_set import Roi
+from nnunet_labelset.errors import LabelSetError
+
+FLAT = 0.5  # slices that a contour may span
+SAME_PLANE = 0.05  # slices
+
+
+@dataclass(frozen=True)
+class DrawnVoxels:
+    """The voxels of an ROI; None where it was drawn empty. Volumes are in ml."""
+
+    raster: Raster | None
+    contour_volume: float
+    volume: float
+    notes: tuple[str, ...]
+
+
+def draw(roi: Roi, stack: Stack) -> DrawnVoxels:
+    """Return the voxels inside the contours of an ROI."""
+    notes = []
+    if roi.skipped:
+        kinds = ", ".join(sorted(set(roi.skipped)))
+        notes.append(f"{len(roi.skipped)} contours left out ({kinds})")
+    if not roi.contours:
+        return DrawnVoxels(None, 0.0, 0.0, tuple(notes))
+    planes = _planes(roi, stack, notes)
+    raster = rasterise([polygon for plane in planes.values() for polygon in plane], stack.shape)
+    gaps = _slices_between(planes, roi, stack)
+    if gaps.between:
+        raster = _fill_between(raster, gaps.between, sorted(planes))
+        notes.append(f"{len(gaps.between)} slices between contours interpolated")
+    if gaps.left_empty:
+        notes.append(f"{len(gaps.left_empty)} slices without a contour between others, left empty")
+    voxel = math.prod(stack.spacing) * stack.step / 1000
+    notes += _volume_notes(raster, voxel, filled=bool(gaps.between))
+    return DrawnVoxels(
+        raster=raster,
+        contour_volume=raster.polygon_volume * voxel,
+        volume=raster.volume * voxel,
+        notes=tuple(notes),
+    )
+
+
+def _volume_notes(raster: Raster, voxel: float, filled: bool) -> Iterator[str]:
+    """Yield what differs between contours and voxels by more than is tolerated."""
+    drawn = raster.polygon_volume
+    lost = drawn - raster.clipped_volume
+    if abs(lost) > TOLERATED_VOLUME * max(drawn, 1e-9):
+        what = "of the contours lie outside of the image" if lost > 0 else "of twisted contours"
+        yield f"{abs(lost) * voxel:.3g} ml {what}"
+    if not filled and abs(raster.volume - drawn) > TOLERATED_VOLUME * drawn:
+        yield f"{raster.volume * voxel:.4g} ml of voxels for {drawn * voxel:.4g} ml of contours"
+
+
+def _planes(roi: Roi, stack: Stack, notes: list[str]) -> dict[int, list[Polygon]]:
+    """Return the polygons by slice. Of several contour planes in a slice, the nearest counts."""
+    nearest: dict[int, float] = {}
+    planes: dict[int, list[Polygon]] = {}
+    contours = [_in_image(points, stack, roi) for points in _distinct(roi.contours, notes)]
+    contours.sort(key=lambda contour: _distance(contour))
+    surplus = 0
+    for contour in contours:
+        place = float(contour[:, 0].mean())
+        number = min(max(round(place), 0), len(stack.slices) - 1)
+        if abs(nearest.setdefault(number, place) - place) > SAME_PLANE:
+            surplus += 1
+            continue
+        planes.setdefault(number, []).append(Polygon(number, contour[:, 1:]))
+    if surplus:
+        notes.append(f"{surplus} contours between slices left out for nearer ones")
+    return planes
+
+
+def _distance(contour: np.ndarray) -> float:
+    place = float(contour[:, 0].mean())
+    return abs(place - round(place))
+
+
+def _distinct(contours: Sequence[np.ndarray], notes: list[str]) -> list[np.ndarray]:
+    """Return the contours without repetitions: a contour twice would be its own hole."""
+    distinct = {np.round(points, 3).tobytes(): points for points in contours}
+    if len(distinct) < len(contours):
+        notes.append(f"{len(contours) - len(distinct)} repeated contours left out")
+    return list(distinct.values())
+
+
+def _in_image(points: np.ndarray, stack: Stack, roi: Roi) -> np.ndarray:
+    """Return the points as (slice, row, column), or raise why they cannot belong to the image."""
+    place = stack.pixel_coordinates(points)
+    if np.ptp(place[:, 0]) > FLAT:
+        raise LabelSetError(f"ROI '{roi.name}': contours are not parallel to the slices")
+    low = place.min(axis=0)
+    high = place.max(axis=0)
+    if (high < -0.5 - SAME_PLANE).any() or (low > np.array(stack.shape) - 0.5 + SAME_PLANE).any():
+        where = ", ".join(f"{value:.1f}" for value in points.mean(axis=0))
+        raise LabelSetError(
+            f"ROI '{roi.name}': a contour at ({where}) mm lies outside of the image: "
+            "was it drawn on another one?"
+        )
+    return place
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    between: tuple[int, ...]  # filled: contours were drawn on every second slice, or fewer
+    left_empty: tuple[int, ...]
+
+
+def _slices_between(planes: dict[int, list[Polygon]], roi: Roi, stack: Stack) -> _Gaps:
+    """Return the slices without contours between the first and the last one.
+
+    The usual distance between the contours of the ROI decides: where it is larger than a slice,
+    what lies between was meant; a wider gap separates two parts.
+    """
+    numbers = sorted(planes)
+    if len(numbers) < 2:
+        return _Gaps((), ())
+    centres = np.array([points[0] for points in roi.contours])
+    places = np.unique(np.round(stack.pixel_coordinates(centres)[:, 0] / SAME_PLANE)) * SAME_PLANE
+    usual = math.ceil(float(np.median(np.diff(places))) - 2 * SAME_PLANE)
+    between: list[int] = []
+    left_empty: list[int] = []
+    for number, following in itertools.pairwise(numbers):
+        gap = between if following - number <= usual else left_empty
+        gap += range(number + 1, following)
+    return _Gaps(tuple(between), tuple(left_empty))
+
+
+def _fill_between(raster: Raster, between: Sequence[int], drawn: Sequence[int]) -> Raster:
+    """Interpolate slices by the signed distance to the outlines in the slices around them."""
+    first = raster.box[0].start
+    mask = raster.mask.copy()
+    for number in between:
+        below = max(other for other in drawn if other < number)
+        above = min(other for other in drawn if other > number)
+        share = (number - below) / (above - below)
+        level = (1 - share) * _signed_distance(mask[below - first])
+        level += share * _signed_distance(mask[above - first])
+        mask[number - first] = level > 0
+    return Raster(raster.box, mask, raster.polygon_volume, raster.clipped_volume)
+
+
+def _signed_distance(inside: np.ndarray) -> np.ndarray:
+    # A frame of empty pixels: the box ends where the structure does.
+    padded = np.pad(inside, 1)
+    return (edt.edt(padded) - edt.edt(~padded))[1:-1, 1:-1]

@@ -1,0 +1,248 @@
+"""What lies in a folder of DICOM files, however nested: image series, and the structure sets and
+segmentations that refer to them. UIDs decide, never file names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pydicom
+from pydicom.dataset import Dataset
+
+from nnunet_labelset.dataset_conversion.sources.patterns import list_files
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import reason
+
+IMAGE_MODALITIES = ("CT", "MR", "PT")
+# What a case can be named after.
+NAMING_KEYWORDS = (
+    "PatientID",
+    "PatientName",
+    "StudyDate",
+    "StudyID",
+    "StudyDescription",
+    "StudyInstanceUID",
+    "AccessionNumber",
+    "Modality",
+    "SeriesNumber",
+    "SeriesDescription",
+    "SeriesInstanceUID",
+)
+GEOMETRY_KEYWORDS = (
+    "ImagePositionPatient",
+    "ImageOrientationPatient",
+    "PixelSpacing",
+    "Rows",
+    "Columns",
+    "NumberOfFrames",
+    "SamplesPerPixel",
+    "ImageType",
+    "FrameOfReferenceUID",
+)
+DRAWING_KEYWORDS = (
+    "StructureSetLabel",
+    "StructureSetDate",
+    "StructureSetTime",
+    "ContentDate",
+    "ContentTime",
+    "ContentLabel",
+    "ApprovalStatus",
+    "ReferencedFrameOfReferenceSequence",
+    "ReferencedSeriesSequence",
+)
+HEADER_KEYWORDS = (
+    "SOPClassUID",
+    "SOPInstanceUID",
+    *NAMING_KEYWORDS,
+    *GEOMETRY_KEYWORDS,
+    *DRAWING_KEYWORDS,
+)
+DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
+
+
+class DrawingKind(Enum):
+    """The two kinds of DICOM objects that hold annotations, by their SOP class."""
+
+    RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
+    SEG = "1.2.840.10008.5.1.4.1.1.66.4"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One image file. Positions and directions are in mm of the patient (LPS)."""
+
+    path: Path
+    uid: str
+    position: tuple[float, ...]
+    orientation: tuple[float, ...]
+    spacing: tuple[float, ...]  # (between rows, between columns)
+    rows: int
+    columns: int
+    frames: int = 1
+    samples: int = 1
+    localiser: bool = False
+
+
+@dataclass
+class Series:
+    """An image series: its files in no order."""
+
+    uid: str
+    frame_of_reference: str
+    names: Mapping[str, str]  # by NAMING_KEYWORDS
+    slices: list[Slice] = field(default_factory=list)
+
+    @property
+    def modality(self) -> str:
+        return self.names["Modality"]
+
+    @property
+    def folder(self) -> Path:
+        return self.slices[0].path.parent
+
+    def __str__(self) -> str:
+        about = self.names["SeriesDescription"] or f"...{self.uid[-12:]}"
+        return f"{self.modality} series '{about}' ({len(self.slices)} files)"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A structure set or a segmentation, and the images that it refers to."""
+
+    path: Path
+    kind: DrawingKind
+    label: str
+    date: str  # with time; empty if unknown
+    approved: bool
+    series: frozenset[str]
+    slices: frozenset[str]
+    frames_of_reference: frozenset[str]
+    names: Mapping[str, str]
+
+
+@dataclass
+class Index:
+    """All image series and drawings below a folder."""
+
+    folder: Path
+    series: dict[str, Series] = field(default_factory=dict)
+    drawings: list[Drawing] = field(default_factory=list)
+    unreadable: dict[Path, str] = field(default_factory=dict)
+
+
+def read_index(folder: Path) -> Index:
+    """Return what lies below a folder; files that are not DICOM are left out."""
+    index = Index(folder)
+    for name in list_files(folder):
+        _add_file(index, folder / name)
+    if not index.series and not index.drawings:
+        raise LabelSetError(f"{folder}: no DICOM images or structure sets below this folder")
+    return index
+
+
+def _add_file(index: Index, path: Path) -> None:
+    try:
+        header = read_header(path)
+        if header is None:
+            return
+        if header.get("SOPClassUID") in {kind.value for kind in DrawingKind}:
+            index.drawings.append(_read_drawing(path, header))
+        elif header.get("Modality") in IMAGE_MODALITIES:
+            _add_slice(index, path, header)
+    except Exception as error:  # parsers of broken bytes raise whatever they stumble over
+        index.unreadable[path] = reason(error).splitlines()[0]
+
+
+def read_header(path: Path) -> Dataset | None:
+    """Return the part of a DICOM header that the index needs, or None for other files."""
+    with open(path, "rb") as file:
+        start = file.read(132)
+    # Some planning systems write no preamble.
+    standard = start[128:] == b"DICM"
+    if not standard and path.suffix.lower() not in (*DICOM_ENDINGS, ""):
+        return None
+    header = pydicom.dcmread(
+        path, stop_before_pixels=True, specific_tags=list(HEADER_KEYWORDS), force=True
+    )
+    if header.get("SOPClassUID") and header.get("SOPInstanceUID"):
+        return header
+    if standard and header.file_meta.get("MediaStorageSOPClassUID", "").endswith("1.3.10"):
+        return None  # DICOMDIR
+    if standard or path.suffix:
+        raise LabelSetError("not a complete DICOM file")
+    return None
+
+
+def _add_slice(index: Index, path: Path, header: Dataset) -> None:
+    image = Slice(
+        path=path,
+        uid=str(header.SOPInstanceUID),
+        position=_numbers(header.get("ImagePositionPatient")),
+        orientation=_numbers(header.get("ImageOrientationPatient")),
+        spacing=_numbers(header.get("PixelSpacing")),
+        rows=int(header.get("Rows") or 0),
+        columns=int(header.get("Columns") or 0),
+        frames=int(header.get("NumberOfFrames") or 1),
+        samples=int(header.get("SamplesPerPixel") or 1),
+        localiser="LOCALIZER" in [str(word).upper() for word in header.get("ImageType") or ()],
+    )
+    uid = str(header.SeriesInstanceUID)
+    if uid not in index.series:
+        index.series[uid] = Series(
+            uid, str(header.get("FrameOfReferenceUID") or ""), _names(header)
+        )
+    index.series[uid].slices.append(image)
+
+
+def _read_drawing(path: Path, header: Dataset) -> Drawing:
+    frames = header.get("ReferencedFrameOfReferenceSequence") or []
+    series = _referenced_series(frames) or list(header.get("ReferencedSeriesSequence") or [])
+    images = []
+    for item in series:
+        images += item.get("ContourImageSequence") or item.get("ReferencedInstanceSequence") or []
+    date = _first_text(header, "StructureSetDate", "ContentDate")
+    time = _first_text(header, "StructureSetTime", "ContentTime")
+    return Drawing(
+        path=path,
+        kind=DrawingKind(header.SOPClassUID),
+        label=_first_text(header, "StructureSetLabel", "ContentLabel"),
+        date=f"{date} {time}".strip(),
+        approved=header.get("ApprovalStatus") == "APPROVED",
+        series=frozenset(str(item.SeriesInstanceUID) for item in series),
+        slices=frozenset(str(item.ReferencedSOPInstanceUID) for item in images),
+        frames_of_reference=_frames_of_reference(frames, header),
+        names=_names(header),
+    )
+
+
+def _first_text(header: Dataset, *keywords: str) -> str:
+    """Return the first of these attributes that is there and not empty."""
+    texts = [str(header.get(keyword) or "").strip() for keyword in keywords]
+    return next(filter(None, texts), "")
+
+
+def _referenced_series(frames: Iterable[Dataset]) -> list[Dataset]:
+    studies = []
+    for frame in frames:
+        studies += frame.get("RTReferencedStudySequence") or []
+    series = []
+    for study in studies:
+        series += study.get("RTReferencedSeriesSequence") or []
+    return series
+
+
+def _frames_of_reference(frames: Iterable[Dataset], header: Dataset) -> frozenset[str]:
+    uids = [str(frame.get("FrameOfReferenceUID") or "") for frame in frames]
+    return frozenset([*uids, str(header.get("FrameOfReferenceUID") or "")]) - {""}
+
+
+def _names(header: Dataset) -> dict[str, str]:
+    return {keyword: str(header.get(keyword) or "").strip() for keyword in NAMING_KEYWORDS}
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    return tuple(float(value) for value in values or ())
