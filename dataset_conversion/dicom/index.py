@@ -201,7 +201,7 @@ def _add_slice(index: Index, path: Path, header: Dataset) -> None:
 def _read_drawing(path: Path, header: Dataset) -> Drawing:
     frames = header.get("ReferencedFrameOfReferenceSequence") or []
     series = _referenced_series(frames) or list(header.get("ReferencedSeriesSequence") or [])
-    images = []
+    images: list[Dataset] = []
     for item in series:
         images += item.get("ContourImageSequence") or item.get("ReferencedInstanceSequence") or []
     date = _first_text(header, "StructureSetDate", "ContentDate")
@@ -226,10 +226,10 @@ def _first_text(header: Dataset, *keywords: str) -> str:
 
 
 def _referenced_series(frames: Iterable[Dataset]) -> list[Dataset]:
-    studies = []
+    studies: list[Dataset] = []
     for frame in frames:
         studies += frame.get("RTReferencedStudySequence") or []
-    series = []
+    series: list[Dataset] = []
     for study in studies:
         series += study.get("RTReferencedSeriesSequence") or []
     return series

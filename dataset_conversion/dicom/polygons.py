@@ -20,7 +20,7 @@ AREA_DECIMALS = 6  # rounding errors are smaller, and must not decide
 class Polygon:
     """A closed polygon in one slice; `points` (n, 2) as (row, column)."""
 
-    slice: int
+    layer: int
     points: np.ndarray
 
     @property
@@ -94,7 +94,7 @@ def nesting_signs(polygons: Sequence[Polygon]) -> list[int]:
     """Return -1 for every polygon that lies in an odd number of others of its slice, else 1."""
     by_slice: dict[int, list[int]] = {}
     for number, polygon in enumerate(polygons):
-        by_slice.setdefault(polygon.slice, []).append(number)
+        by_slice.setdefault(polygon.layer, []).append(number)
     signs = [1] * len(polygons)
     for numbers in by_slice.values():
         for inner in numbers if len(numbers) > 1 else ():
@@ -120,7 +120,7 @@ def _bounding_box(
     polygons: Sequence[Polygon], shape: tuple[int, int, int]
 ) -> tuple[slice, slice, slice]:
     """Return the part of the stack that the polygons touch; at least one voxel."""
-    slices = [polygon.slice for polygon in polygons]
+    slices = [polygon.layer for polygon in polygons]
     points = np.concatenate([polygon.points for polygon in polygons])
     low = np.floor([min(slices), *(points.min(axis=0) + 0.5)]).astype(int)
     high = np.floor([max(slices), *(points.max(axis=0) + 0.5)]).astype(int) + 1
@@ -132,11 +132,11 @@ def _bounding_box(
 
 @dataclass(frozen=True)
 class _Edges:
-    """Edges from `start` to `end` (E, 2), their slice in the box, and the sign of their polygon."""
+    """Edges from `start` to `end` (E, 2), their slice (`layer`) in the box, and the sign of their polygon."""
 
     start: np.ndarray
     end: np.ndarray
-    slice: np.ndarray
+    layer: np.ndarray
     sign: np.ndarray
 
     @classmethod
@@ -147,7 +147,7 @@ class _Edges:
         box: tuple[slice, slice, slice],
     ) -> _Edges:
         """Return all edges, sorted by slice, in coordinates in which pixel `i` starts at `i`."""
-        order = sorted(range(len(polygons)), key=lambda number: polygons[number].slice)
+        order = sorted(range(len(polygons)), key=lambda number: polygons[number].layer)
         chosen = [polygons[number] for number in order]
         shift = 0.5 - np.array([box[1].start, box[2].start])
         lengths = [len(polygon.points) for polygon in chosen]
@@ -155,15 +155,15 @@ class _Edges:
         return cls(
             start=np.concatenate([polygon.points for polygon in chosen]) + shift,
             end=np.concatenate([np.roll(polygon.points, -1, axis=0) for polygon in chosen]) + shift,
-            slice=np.repeat([polygon.slice - box[0].start for polygon in chosen], lengths),
+            layer=np.repeat([polygon.layer - box[0].start for polygon in chosen], lengths),
             sign=np.repeat(turned, lengths),
         )
 
     def between(self, first: int, last: int) -> _Edges:
         """Return the edges of the slices `first` to `last - 1`."""
-        begin, end = np.searchsorted(self.slice, [first, last])
+        begin, end = np.searchsorted(self.layer, [first, last])
         part = slice(int(begin), int(end))
-        return _Edges(self.start[part], self.end[part], self.slice[part], self.sign[part])
+        return _Edges(self.start[part], self.end[part], self.layer[part], self.sign[part])
 
     def split(self, axis: int) -> _Edges:
         """Return the pieces between neighbouring grid lines of an axis."""
@@ -182,7 +182,7 @@ class _Edges:
         stop = np.where(forward, far, 1 - near)
         start = self.start[edge]
         step = self.end[edge] - start
-        return _Edges(start + begin * step, start + stop * step, self.slice[edge], self.sign[edge])
+        return _Edges(start + begin * step, start + stop * step, self.layer[edge], self.sign[edge])
 
 
 def _covered_areas(edges: _Edges, shape: tuple[int, ...]) -> Iterator[tuple[int, np.ndarray]]:
@@ -206,7 +206,7 @@ def _covered_areas(edges: _Edges, shape: tuple[int, ...]) -> Iterator[tuple[int,
         column = np.floor(column_place).astype(np.int64)
         rise = ((part.end - part.start)[:, 0] * part.sign)[inside]
         behind = rise * (column_place - column)
-        cell = ((part.slice[inside] - first) * height + row) * (width + 2) + column
+        cell = ((part.layer[inside] - first) * height + row) * (width + 2) + column
         size = count * height * (width + 2)
         total = np.bincount(cell, rise - behind, size)
         total += np.bincount(cell + 1, behind, size)

@@ -57,8 +57,8 @@ def _read_rois(content: Dataset) -> Iterator[Roi]:
     }
     drawn: dict[int, list[Dataset]] = {}
     for item in content.get("ROIContourSequence") or []:
-        contours = drawn.setdefault(int(item.ReferencedROINumber), [])
-        contours += item.get("ContourSequence") or []
+        items = drawn.setdefault(int(item.ReferencedROINumber), [])
+        items += item.get("ContourSequence") or []
     for item in content.get("StructureSetROISequence") or []:
         number = int(item.ROINumber)
         contours, skipped = _read_contours(drawn.get(number, []))
