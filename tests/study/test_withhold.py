@@ -51,7 +51,7 @@ def test_what_is_withheld_may_be_any_of_the_withheld(raw: Path, tmp_path: Path) 
         "liver",
     }
     assert not [path for path in (tmp_path / "raw").iterdir() if path.name.startswith(".")]
-    assert "Dataset127_SmallWithheld" in (tmp_path / "study" / "run.sh").read_text()
+    assert "Dataset127_SmallWithheld" in (tmp_path / "study" / "config.yaml").read_text()
 
 
 def test_one_leaf_alone_is_withheld_too(raw: Path, tmp_path: Path) -> None:
