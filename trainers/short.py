@@ -13,6 +13,7 @@ from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.sampling import UNIFORM
 from nnunet_labelset.training.short import ShortMixin
+from nnunet_labelset.training.sigmoid import SigmoidMixin
 from nnunet_labelset.training.teacher import TeacherMixin
 
 
@@ -34,6 +35,10 @@ class nnUNetTrainerLabelSet_short(ShortMixin, RecommendedMixin, nnUNetTrainer):
 
 
 class nnUNetTrainerLabelSetTeacher_short(ShortMixin, RecommendedMixin, TeacherMixin, nnUNetTrainer):
+    pass
+
+
+class nnUNetTrainerLabelSetSigmoid_short(ShortMixin, SigmoidMixin, nnUNetTrainer):
     pass
 
 

@@ -1,13 +1,15 @@
-"""Train every method on a partially annotated data set, score the test cases, and write the tables.
+"""Train methods on a partially annotated data set, and make tables and curves of their scores.
 
-    python -m benchmarks.accuracy hippocampus --data hippocampus/ -o results/
-    python -m benchmarks.accuracy openkbp --data openkbp/ -o results/ --seeds 0 1 2 --steps 600
-    python -m benchmarks.accuracy fetal --data spina_bifida_atlas/ -o results/
-    python -m benchmarks.accuracy phantom -o results/ --steps 800
+    python -m benchmarks.accuracy train hippocampus_2d --data hippocampus/ -o runs/ --steps 4000
+    python -m benchmarks.accuracy train sites_2d -o runs/ --methods ours background --seeds 0
+    python -m benchmarks.accuracy collect runs/ benchmarks/results/accuracy
+    python -m benchmarks.accuracy tables benchmarks/results/accuracy
+    python -m benchmarks.accuracy curves benchmarks/results/accuracy -o docs/images
 
-All methods have the same network, optimiser, number of steps and seeds. Two trainings run side by
-side, a thread each. A second call goes on where the first one ended; more methods, seeds or steps
-add to the tables.
+All methods have the same network, optimiser, number of steps and seeds; an optimiser is nnU-Net's
+own (SGD) unless `--regime adamw` asks for the one of the short trainers. Two trainings run side by
+side, a thread each. Trainings that were ended go on where they were saved; more methods, seeds or
+steps add to the tables.
 """
 
 from __future__ import annotations
@@ -21,97 +23,99 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from benchmarks.accuracy.methods import ALL, METHODS
-from benchmarks.accuracy.prepare import DATASETS, prepare, set_environment
+from benchmarks.accuracy.curves import draw
+from benchmarks.accuracy.methods import METHODS
+from benchmarks.accuracy.prepare import prepare, set_environment
+from benchmarks.accuracy.recipes import Job, run
+from benchmarks.accuracy.results import Results, collect
 from benchmarks.accuracy.studies import STUDIES
-from benchmarks.accuracy.tables import collect, markdown
-from benchmarks.accuracy.training import EPOCHS, run
-from nnunet_labelset.cli import main as nnunet_labelset
-from nnunet_labelset.io.files import write_json
-from nnunet_labelset.io.tables import read_table
-
-METRICS = {"dice": 100.0, "nsd": 100.0}
+from benchmarks.accuracy.tables import dead_labels, plateau, table
+from benchmarks.accuracy.training import REGIMES
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("study", choices=STUDIES)
-    parser.add_argument("--data", type=Path, help="folder of the data set; the phantom has none")
-    parser.add_argument(
-        "-o", type=Path, required=True, metavar="FOLDER", help="keep everything here"
-    )
-    parser.add_argument(
-        "--methods", nargs="+", choices=ALL, default=list(METHODS), metavar="METHOD"
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=600, help="default: %(default)s")
-    parser.add_argument(
-        "--together", type=int, default=2, help="trainings side by side; default: %(default)s"
-    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    train = verbs.add_parser("train", help="train and score methods")
+    train.add_argument("study", choices=STUDIES)
+    train.add_argument("--data", type=Path, help="folder of the data set; phantoms have none")
+    train.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep the runs here")
+    train.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    train.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    train.add_argument("--steps", type=int, default=4000, help="default: %(default)s")
+    train.add_argument("--regime", choices=REGIMES, default="sgd", help="default: %(default)s")
+    train.add_argument("--together", type=int, default=2, help="side by side; default: %(default)s")
+    copy = verbs.add_parser("collect", help="copy the scores of finished runs")
+    copy.add_argument("runs", type=Path, help="-o of 'train'")
+    copy.add_argument("results", type=Path, help="folder of the .jsonl files")
+    tables = verbs.add_parser("tables", help="print the tables of the documentation")
+    tables.add_argument("results", type=Path)
+    pictures = verbs.add_parser("curves", help="draw the learning curves")
+    pictures.add_argument("results", type=Path)
+    pictures.add_argument("-o", type=Path, required=True, metavar="FOLDER")
     args = parser.parse_args()
-    if args.data is None and args.study != "phantom":
-        parser.error(f"{args.study} needs --data, the folder of the data set")
+    if args.verb == "train":
+        do_train(args, parser)
+    elif args.verb == "collect":
+        print("\n".join(map(str, collect(args.runs, args.results))))
+    elif args.verb == "tables":
+        print_tables(args.results)
+    else:
+        for path in sorted(args.results.glob("*.jsonl")):
+            draw(Results.read(path), args.o / f"curves_{path.stem}.svg")
 
-    if args.steps % EPOCHS or args.steps < EPOCHS:
-        parser.error(
-            f"--steps {args.steps}: a training has {EPOCHS} epochs, so that it must be a multiple of it"
-        )
 
-    study, folder = STUDIES[args.study], (args.o / args.study).resolve()
+def print_tables(folder: Path) -> None:
+    for path in sorted(folder.glob("*.jsonl")):
+        results = Results.read(path)
+        print(f"## {results.study}, {results.regime}, {results.steps} steps\n")
+        print(table(results))
+        print("Below 1 %:", "; ".join(dead_labels(results)) or "no label", "\n")
+        print("Last fifth:", plateau(results), "\n")
+
+
+def do_train(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    epochs = REGIMES[args.regime].epochs
+    if args.steps % epochs or args.steps < epochs:
+        parser.error(f"--steps {args.steps}: a training has {epochs} epochs, expected a multiple")
+    folder = (args.o / args.study).resolve()
     set_environment(folder)
-    prepare(study, args.data, folder)
-    runs = []
+    prepare(STUDIES[args.study], args.data, folder)
+    jobs = []
     for seed in args.seeds:  # all methods of a seed first: a table can be made early
-        for name in args.methods:
-            target = folder / "runs" / f"{args.steps}_steps" / f"{name}, seed {seed}"
-            if not (target / "run.json").is_file():
-                runs.append((study, folder, name, seed, args.steps, target))
-    work(runs, args.together)
-    raw = folder / "nnUNet_raw" / DATASETS["label-sets"]
-    for mark in sorted(folder.glob("runs/*/*/run.json")):
-        if not (mark.parent / "evaluation" / "metrics.json").is_file():
-            table = ["--table", str(raw / "groups.tsv"), "--group-by", "group"]
-            options = [
-                "-djfile",
-                str(raw / "dataset.json"),
-                *table,
-                "--tolerance",
-                str(study.tolerance),
-                "-np",
-                "1",
-            ]
-            if nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *options]):
-                sys.exit(f"{mark.parent}: its predictions could not be scored")
-    results = collect(folder / "runs")
-    write_json(folder / "results.json", results)
-    groups = {row["case"]: row["group"] for row in read_table(raw / "groups.tsv")}
-    (folder / "results.md").write_text(markdown(args.study, results, groups, METRICS))
-    print((folder / "results.md").read_text())
+        for method in args.methods:
+            job = Job(args.study, method, seed, args.steps, args.regime, folder)
+            if not job.is_done:
+                jobs.append(job)
+    work(jobs, args.together)
 
 
-def work(runs: list[tuple], together: int) -> None:
-    """Every run in a process of its own, forked from this one: imports are done."""
+def work(jobs: list[Job], together: int) -> None:
+    """Run every job in a process of its own, forked from this one: imports are done."""
     context = multiprocessing.get_context("fork")
     running: list = []
-    waiting = runs[::-1]
+    waiting = jobs[::-1]
+    failed = []
     while waiting or running:
         while waiting and len(running) < together:
-            arguments = waiting.pop()
-            process = context.Process(target=run, args=arguments)
+            job = waiting.pop()
+            process = context.Process(target=run, args=(job,))
             process.start()
-            running.append((process, arguments, time.monotonic()))
-        for process, arguments, begin in list(running):
+            running.append((process, job, time.monotonic()))
+        for entry in list(running):
+            process, job, begin = entry
             if not process.is_alive():
-                running.remove((process, arguments, begin))
-                print(
-                    f"{arguments[-1].name}: {time.monotonic() - begin:.0f} s, {len(waiting)} waiting",
-                    flush=True,
-                )
+                running.remove(entry)
+                seconds = time.monotonic() - begin
+                state = "FAILED" if process.exitcode else "done"
+                print(f"{job.folder.name}: {state}, {seconds:.0f} s, {len(waiting)} waiting", flush=True)
                 if process.exitcode:
-                    sys.exit(f"failed: {arguments[-1] / 'log.txt'}")
+                    failed.append(job.folder / "log.txt")
         time.sleep(0.5)
+    if failed:
+        sys.exit("failed: " + ", ".join(map(str, failed)))
 
 
 if __name__ == "__main__":

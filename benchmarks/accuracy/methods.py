@@ -3,78 +3,71 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
-from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerDiceLoss import (
-    nnUNetTrainerDiceLoss,
-)
 
+from benchmarks.accuracy.prepare import Variant
 from nnunet_labelset.losses import (
     LeafDiceCELoss,
     LeafDiceLoss,
     MarginalDiceCELoss,
-    MarginalDiceLoss,
-    MeanDiceLoss,
 )
-from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
-from nnunet_labelset.training.running import RunningLeafDiceCELoss, RunningLeafDiceLoss
+from nnunet_labelset.training.sigmoid import SigmoidMixin
 from nnunet_labelset.training.teacher import TeacherMixin
+
+
+class Recipe(Enum):
+    """Which networks are trained, one after the other."""
+
+    SINGLE = auto()
+    UNION = auto()  # one for each protocol; their probabilities are averaged
+    PSEUDO_LABELS = auto()  # complete cases first; its predictions fill the gaps for a second one
+    COMPLETED = auto()  # folds first, which complete the cases that they have not seen
 
 
 @dataclass(frozen=True)
 class Method:
-    """Base classes and attributes of the trainer."""
+    """Base classes and attributes of the trainer; `complete_only` leaves out the other cases."""
 
-    bases: tuple[type, ...]
+    title: str
+    bases: tuple[type, ...] = (nnUNetTrainer,)
     loss_class: Any = None
     sampling: str | None = None
-    dataset: str = "label-sets"
-    completed: bool = False  # trained again on what its folds have completed
+    variant: Variant = Variant.LABEL_SETS
+    complete_only: bool = False
+    recipe: Recipe = Recipe.SINGLE
 
 
-def variant(loss: type, **options: Any) -> type:
-    """The loss with other options than those of the trainer."""
-
-    class Variant(loss):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **given: Any) -> None:
-            super().__init__(*args, **{**given, **options})
-
-    return Variant
-
-
-LABEL_SETS, COMPLETE = (LabelSetMixin, nnUNetTrainer), (FullySupervisedMixin, nnUNetTrainer)
+LABEL_SETS = (LabelSetMixin, nnUNetTrainer)
 RECOMMENDED = (RecommendedMixin, nnUNetTrainer)
+TEACHER = (RecommendedMixin, TeacherMixin, nnUNetTrainer)
 METHODS = {
-    "plain, gaps as background": Method((nnUNetTrainer,), dataset="background"),
-    "plain, ignore label": Method((nnUNetTrainer,)),
-    "plain Dice, ignore label": Method((nnUNetTrainerDiceLoss,)),
-    "complete cases only": Method(COMPLETE, MeanDiceLoss, "uniform"),
-    "marginal Dice, uniform": Method(LABEL_SETS, MarginalDiceLoss, "uniform"),
-    "Leaf-Dice, uniform": Method(LABEL_SETS, LeafDiceLoss, "uniform"),
-    "Leaf-Dice": Method(LABEL_SETS, LeafDiceLoss, "leaf"),
-    "nnUNetTrainerLabelSet": Method(RECOMMENDED, RunningLeafDiceCELoss, "leaf"),
-    "nnUNetTrainerLabelSetTeacher": Method(
-        (RecommendedMixin, TeacherMixin, nnUNetTrainer), RunningLeafDiceCELoss, "leaf"
+    "all_complete": Method("*all cases complete*: plain nnU-Net", variant=Variant.COMPLETE),
+    "complete_only": Method(
+        "complete cases only (Dice + CE)", variant=Variant.COMPLETE, complete_only=True
     ),
+    "background": Method("plain nnU-Net, gaps as background", variant=Variant.BACKGROUND),
+    "ignore": Method("plain nnU-Net, ignore label"),
+    "leaf_ce_uniform": Method("Leaf-Dice + CE, uniform", LABEL_SETS, LeafDiceCELoss, "uniform"),
+    "leaf_ce": Method("Leaf-Dice + CE, by label", LABEL_SETS, LeafDiceCELoss, "leaf"),
+    "marginal_ce": Method("marginal Dice + CE", LABEL_SETS, MarginalDiceCELoss, "leaf"),
+    "sigmoid": Method(
+        "`nnUNetTrainerLabelSetSigmoid`", (SigmoidMixin, nnUNetTrainer), sampling="leaf"
+    ),
+    "pseudo_labels": Method("pseudo-labels, then plain nnU-Net", recipe=Recipe.PSEUDO_LABELS),
+    "union": Method("union of one network per protocol", recipe=Recipe.UNION),
+    "ours": Method("`nnUNetTrainerLabelSet`", RECOMMENDED, sampling="leaf"),
+    "teacher": Method("`nnUNetTrainerLabelSetTeacher`", TEACHER, sampling="leaf"),
+    "completed": Method(
+        "`nnUNetTrainerLabelSet` + `complete`",
+        RECOMMENDED,
+        sampling="leaf",
+        recipe=Recipe.COMPLETED,
+    ),
+    "leaf": Method("Leaf-Dice, by label", LABEL_SETS, LeafDiceLoss, "leaf"),
 }
-# what the parts of the recommended trainer are worth, what comes on top of it, and their rivals
-PARTS = {
-    "nnUNetTrainerLabelSet, completed": Method(
-        RECOMMENDED, RunningLeafDiceCELoss, "leaf", completed=True
-    ),
-    "LabelSet without tail": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0), "leaf"),
-    "LabelSet, tail 0.03": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.03), "leaf"),
-    "LabelSet, tail 0.01": Method(RECOMMENDED, variant(RunningLeafDiceCELoss, tail=0.01), "leaf"),
-    "LabelSet, uniform": Method(RECOMMENDED, RunningLeafDiceCELoss, "uniform"),
-    "LabelSet, CE from the start": Method(LABEL_SETS, RunningLeafDiceCELoss, "leaf"),
-    "LabelSet without CE": Method(LABEL_SETS, RunningLeafDiceLoss, "leaf"),
-    "Leaf-Dice + CE": Method(LABEL_SETS, LeafDiceCELoss, "leaf"),
-    "Leaf-Dice + CE, batch Dice": Method(
-        LABEL_SETS, variant(LeafDiceCELoss, batch_dice=True), "leaf"
-    ),
-    "marginal Dice + CE": Method(LABEL_SETS, MarginalDiceCELoss, "leaf"),
-    "complete cases only, Dice + CE": Method(COMPLETE, LeafDiceCELoss, "uniform"),
-}
-ALL = METHODS | PARTS
+REFERENCE = "ours"

@@ -20,7 +20,13 @@ BACKGROUND = "background"
 
 @dataclass(frozen=True)
 class Case:
-    """A training or test case; `uncertain` are the leaves that an unannotated voxel may be."""
+    """A training or test case, its arrays `(z, y, x)`, the image of a photograph `(c, z, y, x)`.
+
+    labels: with gaps, whose value is one more than the highest label.
+    uncertain: the labels that a voxel of a gap may have.
+    truth: the labels without gaps; None if nobody drew them.
+    vouched: every label was drawn, although some voxels are uncertain.
+    """
 
     name: str
     image: np.ndarray
@@ -29,6 +35,16 @@ class Case:
     uncertain: tuple[str, ...] = ()
     group: str = "all"
     is_test: bool = False
+    truth: np.ndarray | None = None
+    vouched: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        return self.vouched or not self.uncertain
+
+    @property
+    def protocol(self) -> str:
+        return "complete" if self.is_complete else "+".join(self.uncertain)
 
 
 @dataclass(frozen=True)
@@ -37,11 +53,19 @@ class Study:
 
     leaves: tuple[str, ...]
     cases: Callable[[Path], Iterator[Case]]
-    patch: tuple[int, int, int]
+    patch: tuple[int, ...]  # two numbers: slices
     features: tuple[int, ...]
     mirror: tuple[int, ...] | None
     channel: str
     tolerance: float
+    batch: int = 2
+    channels: int = 1
+    has_truth: bool = True  # of the training cases: what full annotation would give is known
+    has_natural_gaps: bool = False  # the truth is uncertain, too
+
+    @property
+    def configuration(self) -> str:
+        return "2d" if len(self.patch) == 2 else "3d_fullres"
 
 
 def read(
@@ -65,9 +89,9 @@ def read(
     return sitk.GetArrayFromImage(image), image.GetSpacing()[::-1]
 
 
-def hippocampus(folder: Path, swap: bool = False, complete: bool = False) -> Iterator[Case]:
-    """60 test cases; of 100, every tenth complete (or all), the others anterior only, posterior
-    only, or merged.
+def hippocampus(folder: Path, swap: bool = False) -> Iterator[Case]:
+    """60 test cases; of 100, every tenth complete, the others anterior only, posterior only, or
+    merged.
     """
     unknown = {
         1: (BACKGROUND, "posterior"),
@@ -78,18 +102,18 @@ def hippocampus(folder: Path, swap: bool = False, complete: bool = False) -> Ite
     for i, path in enumerate(reversed(paths) if swap else paths):
         image, spacing = read(path)
         labels, _ = read(folder / "labels" / path.name, is_label=True)
-        kind = 0 if complete or i >= 100 or i % 10 == 0 else 1 + i % 3
+        kind = 0 if i >= 100 or i % 10 == 0 else 1 + i % 3
         hidden = {0: np.zeros_like(labels, bool), 1: labels != 1, 2: labels != 2, 3: labels > 0}[
             kind
         ]
-        labels = np.where(hidden, 3, labels).astype(np.uint8)
         yield Case(
             path.name[:-7],
             image.astype(np.float32),
-            labels,
+            np.where(hidden, 3, labels).astype(np.uint8),
             spacing,
             unknown.get(kind, ()),
             is_test=i >= 100,
+            truth=labels.astype(np.uint8),
         )
 
 
@@ -141,6 +165,7 @@ def fetal(folder: Path) -> Iterator[Case]:
         image, spacing = read(path / "srr.nii.gz", 2.4)
         labels, _ = read(path / "parcellation.nii.gz", 2.4, is_label=True)
         mask = (read(path / "mask.nii.gz", 2.4, is_label=True)[0] > 0) | (labels > 0)
+        truth = labels.astype(np.uint8)
         withheld: tuple[str, ...] = ()
         if name not in COMPLETE + TEST:
             extra = {1: "external_csf", 3: "corpus_callosum", 4: "external_csf"}.get(partial)
@@ -151,9 +176,15 @@ def fetal(folder: Path) -> Iterator[Case]:
             )
             labels = np.where(hidden, len(TISSUES) + 1, labels)
         group = "spina bifida, operated" if name.endswith("_operated") else "not operated"
-        labels = labels.astype(np.uint8)
         yield Case(
-            name, image.astype(np.float32), labels, spacing, withheld, group, is_test=name in TEST
+            name,
+            image.astype(np.float32),
+            labels.astype(np.uint8),
+            spacing,
+            withheld,
+            group,
+            is_test=name in TEST,
+            truth=truth,
         )
 
 
@@ -163,27 +194,97 @@ def phantom(_: Path | None) -> Iterator[Case]:
     """
     for seed, case in enumerate(demo_cases()):
         image, labels, mask = make_volume(case.age, seed, case.spina_bifida, case.centre)
+        truth = labels
         withheld = tuple(tissue for tissue in TISSUES if tissue not in case.annotated)
         if withheld:
             drawn = np.isin(labels, [TISSUES.index(tissue) + 1 for tissue in case.annotated])
             labels = np.where((mask > 0) & ~drawn, len(TISSUES) + 1, labels).astype(np.uint8)
-        group = "spina bifida" if case.spina_bifida else "normal"
-        spacing, is_test = (SPACING,) * 3, case.folder in ("test", "feta")
-        yield Case(case.name.replace("-", "_"), image, labels, spacing, withheld, group, is_test)
+        yield Case(
+            case.name.replace("-", "_"),
+            image,
+            labels,
+            (SPACING,) * 3,
+            withheld,
+            "spina bifida" if case.spina_bifida else "normal",
+            is_test=case.folder in ("test", "feta"),
+            truth=truth,
+        )
+
+
+ORGAN = "cerebellum"  # what the second scanner never shows as annotated
+SITE_TISSUES = ("white_matter", "ventricles", ORGAN, "deep_gray_matter", "brainstem")
+
+
+def sites(_: Path | None) -> Iterator[Case]:
+    """The gap follows the site: 8 complete cases of scanner A; 16 of scanner B, which looks
+    different and whose hospital never drew the cerebellum. No mask: a voxel that nobody drew is
+    background or cerebellum. 6 test cases of each scanner.
+    """
+    values = np.zeros(len(LEAVES), np.uint8)
+    for value, tissue in enumerate(SITE_TISSUES, 1):
+        values[LEAVES.index(tissue)] = value
+    organ = SITE_TISSUES.index(ORGAN) + 1
+    numbers = {"A": (8, 6), "B": (16, 6)}
+    for scanner, (training, test) in numbers.items():
+        for i in range(training + test):
+            is_test = i >= training
+            age = 22 + 12 * (i / training if not is_test else (i - training) / test)
+            image, labels, _ = make_volume(age, 5000 + 1000 * (scanner == "B") + i)
+            if scanner == "B":  # another sequence: dark is bright inside of the head
+                image = np.where(image > 0, np.maximum(image.max() * 1.1 - image, 1), 0)
+            truth = values[labels]
+            gaps = scanner == "B" and not is_test
+            drawn = truth if not gaps else np.where((truth == 0) | (truth == organ), 6, truth)
+            yield Case(
+                f"site{scanner}_{i:02d}",
+                image.astype(np.float32),
+                drawn.astype(np.uint8),
+                (SPACING,) * 3,
+                (BACKGROUND, ORGAN) if gaps else (),
+                f"scanner {scanner}",
+                is_test=is_test,
+                truth=truth,
+            )
+
+
+VESSELS = ("artery", "vein")
+
+
+def retina(folder: Path) -> Iterator[Case]:
+    """Fundus photographs of two cameras: 8 show arteries and veins, 37 of both cameras vessels only
+    ({artery, vein}). 7 and 15 test cases. Crossings are {artery, vein} in all of them.
+    """
+    for camera, test in (("les", 7), ("hrf", 15)):
+        paths = sorted((folder / camera / "images").glob("*.png"))
+        for i, path in enumerate(paths):
+            image = np.moveaxis(sitk.GetArrayFromImage(sitk.ReadImage(str(path))), -1, 0)
+            truth = sitk.GetArrayFromImage(sitk.ReadImage(str(folder / camera / "labels" / path.name)))
+            is_test = i >= len(paths) - test
+            complete = is_test or (camera == "les" and i < 8)
+            labels = truth if complete else np.where(truth > 0, 3, 0)
+            yield Case(
+                path.stem,
+                image[:, None].astype(np.float32),
+                labels[None].astype(np.uint8),
+                (999.0, 1.0, 1.0),
+                VESSELS,
+                camera,
+                is_test=is_test,
+                truth=truth[None].astype(np.uint8),
+                vouched=complete,
+            )
 
 
 STUDIES = {
     "hippocampus": Study(
         ("anterior", "posterior"), hippocampus, (24, 32, 24), (16, 32, 64), (2,), "MRI", 1.0
     ),
-    "openkbp": Study(ORGANS, openkbp, (32, 48, 40), (16, 32, 64, 128), None, "CT", 5.0),
+    "openkbp": Study(
+        ORGANS, openkbp, (32, 48, 40), (16, 32, 64, 128), None, "CT", 5.0, has_truth=False
+    ),
     "fetal": Study(TISSUES, fetal, (24, 32, 24), (16, 32, 64, 128), (2,), "T2", 2.4),
     "phantom": Study(TISSUES, phantom, (24, 32, 24), (12, 24, 48, 64), (2,), "T2", 2.4),
 }
-# What all annotations together would give.
-STUDIES["hippocampus_complete"] = replace(
-    STUDIES["hippocampus"], cases=partial(hippocampus, complete=True)
-)
 # Other test cases: cases that were for training before.
 STUDIES["hippocampus_swapped"] = replace(
     STUDIES["hippocampus"], cases=partial(hippocampus, swap=True)
@@ -191,3 +292,18 @@ STUDIES["hippocampus_swapped"] = replace(
 STUDIES["openkbp_swapped"] = replace(STUDIES["openkbp"], cases=partial(openkbp, swap=True))
 # Patches that show few organs at a time, as those of whole-body images.
 STUDIES["openkbp_patches"] = replace(STUDIES["openkbp"], patch=(16, 24, 24), features=(16, 32, 64))
+
+# Slices with small networks: a training with nnU-Net's own optimiser reaches its plateau in minutes.
+SMALL = (12, 24, 48, 96)
+STUDIES["hippocampus_2d"] = replace(
+    STUDIES["hippocampus"], patch=(56, 40), features=SMALL, mirror=(1,), batch=4
+)
+STUDIES["openkbp_2d"] = replace(STUDIES["openkbp"], patch=(48, 48), features=SMALL, batch=4)
+STUDIES["fetal_2d"] = replace(
+    STUDIES["fetal"], patch=(56, 48), features=SMALL, mirror=(1,), batch=4
+)
+STUDIES["phantom_2d"] = replace(
+    STUDIES["phantom"], patch=(56, 48), features=SMALL, mirror=(1,), batch=4
+)
+STUDIES["sites_2d"] = Study(SITE_TISSUES, sites, (56, 48), SMALL, (1,), "T2", 2.4, batch=4)
+STUDIES["retina_2d"] = Study(VESSELS, retina, (96, 96), SMALL, (0, 1), "RGB", 1.0, 4, channels=3, has_natural_gaps=True)

@@ -1,168 +1,203 @@
-"""One run: train with nnU-Net's trainer, predict with its predictor, write the predictions."""
+"""One training with nnU-Net's trainer: seeded, resumable, and scored on its way."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from nnunetv2.experiment_planning.plan_and_preprocess_api import preprocess
-from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
+from nnunetv2.preprocessing.preprocessors.default_preprocessor import DefaultPreprocessor
+from nnunetv2.training.dataloading.nnunet_dataset import nnUNetDatasetBlosc2
+from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 
-from benchmarks.accuracy.methods import ALL, Method
-from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS
+from benchmarks.accuracy.methods import Method
 from benchmarks.accuracy.studies import Study
-from nnunet_labelset.contract import Contract
-from nnunet_labelset.dataset_conversion.complete import write_completed
-from nnunet_labelset.datasets.folds import k_folds, subjects_of
 from nnunet_labelset.io.files import read_json, write_json
-from nnunet_labelset.training.sampling import VARIABLE
-from nnunet_labelset.training.short import ShortMixin
+from nnunet_labelset.training.short import seed_everything
 
-EPOCHS = 10
-FOLDS = 3  # of a method that completes its cases before it trains again
+CHECKPOINT = "checkpoint.pth"
+CURVE = "curve.json"
 
 
-def trainer_class(method: Method, mirror: tuple[int, ...] | None) -> type:
-    """AdamW and a seed from `ShortMixin`; the axes of mirroring are those of the study, whatever
-    the method.
+@dataclass(frozen=True)
+class Regime:
+    """An optimiser with its number of epochs, over which the learning rate falls."""
+
+    epochs: int
+    adamw: bool
+    points: tuple[float, ...]  # of the learning curve, as shares of the epochs
+
+
+REGIMES = {
+    "sgd": Regime(100, False, (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)),
+    "adamw": Regime(10, True, (1.0,)),
+}
+
+
+class InMemoryDataset(nnUNetDatasetBlosc2):
+    """nnU-Net's data set without its files: small trainings would wait for them most of the time.
+
+    `replaced` holds label maps of cases that are not those of the files.
     """
 
-    class Short(ShortMixin):
-        def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
-            *rest, _ = super(
-                ShortMixin, self
-            ).configure_rotation_dummyDA_mirroring_and_inital_patch_size()
-            self.inference_allowed_mirroring_axes = mirror
-            return *rest, mirror
+    replaced: ClassVar[Mapping[str, np.ndarray]] = {}
+    labels: ClassVar[tuple[int, ...]] = ()
 
-    attributes = {
-        name: getattr(method, name) for name in ("loss_class", "sampling") if getattr(method, name)
-    }
-    return type("Benchmark", (Short, *method.bases), attributes)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.cache: dict[str, tuple[Any, ...]] = {}
 
-
-def run(study: Study, folder: Path, name: str, seed: int, steps: int, target: Path) -> None:
-    """Train, predict the test cases into `target`, and write `run.json` last: it marks a finished
-    run.
-    """
-    method = ALL[name]
-    os.environ.pop(VARIABLE, None)  # how cases are sampled is a part of the method
-    target.mkdir(parents=True, exist_ok=True)
-    os.environ |= {
-        "nnunet_labelset_seed": str(seed),
-        "nnunet_labelset_epochs": str(EPOCHS),
-        "nnunet_labelset_iterations": str(steps // EPOCHS),
-        "nnUNet_n_proc_DA": "0",
-        "nnUNet_results": str(target / "results"),
-        "OMP_NUM_THREADS": "1",
-    }
-    torch.set_num_threads(1)
-    with (
-        (target / "log.txt").open("w") as log,
-        contextlib.redirect_stdout(log),
-        contextlib.redirect_stderr(log),
-    ):
-        begin = time.process_time()
-        preprocessed = folder / "nnUNet_preprocessed" / DATASETS[method.dataset]
-        if method.completed:
-            preprocessed = completed(study, folder, preprocessed, method, target)
-        trainer = trained(study, preprocessed, method)
-        seconds = time.process_time() - begin
-        images = folder / "nnUNet_raw" / DATASETS["label-sets"] / "imagesTs"
-        predict(trainer, images.glob("*_0000.nii.gz"), target)
-    write_json(
-        target / "run.json",
-        {"method": name, "seed": seed, "steps": steps, "cpu_seconds": round(seconds)},
-    )
+    def load_case(self, identifier: str) -> tuple[Any, Any, Any, dict]:
+        if identifier not in self.cache:
+            data, labels, previous, properties = super().load_case(identifier)
+            labels = labels[:]
+            if identifier in self.replaced:
+                labels = self.replaced[identifier]
+                locations = DefaultPreprocessor._sample_foreground_locations(
+                    labels, list(self.labels)
+                )
+                properties["class_locations"] = locations
+            self.cache[identifier] = (data[:], labels, previous, properties)
+        data, labels, previous, properties = self.cache[identifier]
+        # the data sets of label-sets change the locations
+        copy = {**properties, "class_locations": dict(properties["class_locations"])}
+        return data, labels, previous, copy
 
 
-def trained(study: Study, preprocessed: Path, method: Method, fold: int | str = "all") -> Any:
+@dataclass
+class Training:
+    """What makes a training; `folder` keeps its checkpoint and its learning curve."""
+
+    study: Study
+    preprocessed: Path
+    method: Method
+    folder: Path
+    seed: int
+    steps: int
+    regime: Regime
+    cases: list[str] | None = None  # None: all
+    fold: int | str = "all"
+    labels: dict[str, int] | None = None  # others than those of dataset.json, without label-sets
+    replaced: Mapping[str, np.ndarray] = field(default_factory=dict)
+    score: Callable[[Any], dict[str, Any]] | None = None  # of a trainer, on the way
+
+    @property
+    def points(self) -> set[int]:
+        """Epochs after which the training is scored and saved."""
+        return {round(share * self.regime.epochs) for share in self.regime.points}
+
+    def trainer(self) -> Any:
+        plans = {**read_json(self.preprocessed / "nnUNetPlans.json"), "continue_training": False}
+        dataset = read_json(self.preprocessed / "dataset.json")
+        if self.labels is not None:
+            dataset = {**dataset, "labels": self.labels}
+            dataset.pop("label_sets", None)
+        seed_everything(self.seed)  # the network too
+        cls = trainer_class(self)
+        trainer = cls(plans, self.study.configuration, self.fold, dataset, torch.device("cpu"))
+        torch.set_num_threads(1)
+        return trainer
+
+    def run(self) -> Any:
+        """Return the trained trainer; a training that was ended goes on where it was saved."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        trainer = self.trainer()
+        trainer.on_train_start()
+        curve: list[dict[str, Any]] = []
+        seconds = 0.0
+        if (self.folder / CURVE).is_file() and (self.folder / CHECKPOINT).is_file():
+            saved = read_json(self.folder / CURVE)
+            trainer.load_checkpoint(str(self.folder / CHECKPOINT))
+            # written after the checkpoint: an older curve lacks a point, which is scored again
+            curve = [point for point in saved["points"] if point["epoch"] <= trainer.current_epoch]
+            seconds = saved["cpu_seconds"]
+            if trainer.current_epoch in self.points and len(curve) < self._passed(trainer):
+                curve.append(self._point(trainer, trainer.current_epoch))
+        begin = time.process_time() - seconds
+        for epoch in range(trainer.current_epoch, trainer.num_epochs):
+            one_epoch(trainer, epoch, self.seed)
+            if epoch + 1 in self.points:
+                seconds = time.process_time() - begin
+                trainer.save_checkpoint(str(self.folder / CHECKPOINT))
+                curve.append(self._point(trainer, epoch + 1))
+                begin = time.process_time() - seconds  # scoring is not counted
+                content = {"cpu_seconds": round(seconds, 1), "points": curve}
+                write_json(self.folder / CURVE, content)
+        return trainer
+
+    def _passed(self, trainer: Any) -> int:
+        return sum(point <= trainer.current_epoch for point in self.points)
+
+    def _point(self, trainer: Any, epoch: int) -> dict[str, Any]:
+        is_last = epoch == self.regime.epochs  # scored case by case afterwards
+        scores = self.score(trainer) if self.score and not is_last else {}
+        return {"epoch": epoch, "steps": epoch * trainer.num_iterations_per_epoch, **scores}
+
+
+def one_epoch(trainer: Any, epoch: int, seed: int) -> None:
     """nnU-Net's loop without its validation: the last weights count, whatever the method."""
-    plans = {**read_json(preprocessed / "nnUNetPlans.json"), "continue_training": False}
-    dataset = read_json(preprocessed / "dataset.json")
-    cls = trainer_class(method, study.mirror)
-    trainer = cls(plans, CONFIGURATION, fold, dataset, torch.device("cpu"))
-    trainer.disable_checkpointing = True
-    trainer.on_train_start()
-    for epoch in range(trainer.num_epochs):
-        trainer.current_epoch = epoch
-        trainer.on_epoch_start()
-        trainer.on_train_epoch_start()
-        steps = range(trainer.num_iterations_per_epoch)
-        trainer.on_train_epoch_end(
-            [trainer.train_step(next(trainer.dataloader_train)) for _ in steps]
-        )
-    return trainer
+    trainer.current_epoch = epoch
+    trainer.on_epoch_start()
+    seed_everything(seed, epoch)  # a continued training sees the patches that it would have seen
+    trainer.on_train_epoch_start()
+    steps = range(trainer.num_iterations_per_epoch)
+    trainer.on_train_epoch_end([trainer.train_step(next(trainer.dataloader_train)) for _ in steps])
 
 
-def completed(study: Study, folder: Path, preprocessed: Path, method: Method, target: Path) -> Path:
-    """A preprocessed data set in which folds of the method have completed the cases that they did
-    not train on.
-    """
-    raw = folder / "nnUNet_raw" / preprocessed.name
-    contract = Contract.from_dataset_json(read_json(preprocessed / "dataset.json"))
-    splits = k_folds(
-        subjects_of(contract, [path.name[:-7] for path in (raw / "labelsTr").glob("*.nii.gz")]),
-        FOLDS,
-    )
-    write_json(preprocessed / "splits_final.json", splits)  # the same in every run
-    model = target / "results" / "folds"
-    for fold, split in enumerate(splits):
-        trainer, validation = (
-            trained(study, preprocessed, method, fold),
-            model / f"fold_{fold}" / "validation",
-        )
-        validation.mkdir(parents=True, exist_ok=True)
-        predict(
-            trainer,
-            [raw / "imagesTr" / f"{case}_0000.nii.gz" for case in split["val"]],
-            validation,
-            True,
-        )
-    shutil.copy(preprocessed / "nnUNetPlans.json", model / "plans.json")
-    shutil.copy(preprocessed / "dataset.json", model)
-    os.environ |= {name: str(target / name) for name in ("nnUNet_raw", "nnUNet_preprocessed")}
-    new = target / "nnUNet_raw" / "Dataset803_Completed"
-    shutil.rmtree(new, ignore_errors=True)  # of a run that was ended
-    again = target / "nnUNet_preprocessed" / new.name
-    shutil.rmtree(again, ignore_errors=True)
-    print("\n".join(write_completed(raw, new, again, model, splits, 0.9, 1)))
-    shutil.copy(preprocessed / "dataset_fingerprint.json", again)
-    preprocess([803], configurations=[CONFIGURATION], num_processes=[1])
-    return again
+def trainer_class(training: Training) -> type:
+    """The trainer of the method with the length, the cases and the mirroring of the study."""
+    mirror, regime = training.study.mirror, training.regime
 
+    class Benchmark(*training.method.bases):  # type: ignore[misc]
+        def __init__(
+            self,
+            plans: dict,
+            configuration: str,
+            fold: int,
+            dataset_json: dict,
+            device: torch.device = torch.device("cpu"),  # noqa: B008  (nnU-Net's signature)
+        ) -> None:
+            super().__init__(plans, configuration, fold, dataset_json, device)
+            self.num_epochs = regime.epochs
+            self.num_iterations_per_epoch = training.steps // regime.epochs
+            if regime.adamw:
+                self.initial_lr = 1e-3
 
-def predict(
-    trainer: Any, images: Iterable[Path], target: Path, probabilities: bool = False
-) -> None:
-    """nnU-Net's prediction, without mirroring, from the image to a segmentation on its grid, or to
-    probabilities.
-    """
-    trainer.set_deep_supervision_enabled(False)
-    predictor = nnUNetPredictor(0.75, True, False, device=torch.device("cpu"), allow_tqdm=False)
-    weights, managers = (
-        [trainer.network.state_dict()],
-        (trainer.plans_manager, trainer.configuration_manager),
-    )
-    predictor.manual_initialization(
-        trainer.network, *managers, weights, trainer.dataset_json, "", None
-    )
-    reader = trainer.plans_manager.image_reader_writer_class()
-    for path in sorted(images):
-        image, properties = reader.read_images([str(path)])
-        case = path.name.removesuffix("_0000.nii.gz")
-        if probabilities:
-            _, found = predictor.predict_single_npy_array(
-                image, properties, save_or_return_probabilities=True
+        def configure_optimizers(self) -> tuple[Any, Any]:
+            if not regime.adamw:
+                return super().configure_optimizers()
+            optimizer = torch.optim.AdamW(
+                self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay
             )
-            np.savez_compressed(target / f"{case}.npz", probabilities=found)
-        else:
-            segmentation = predictor.predict_single_npy_array(image, properties)
-            reader.write_seg(segmentation, str(target / f"{case}.nii.gz"), properties)
+            return optimizer, PolyLRScheduler(optimizer, self.initial_lr, self.num_epochs)
+
+        def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
+            """The axes of mirroring are those of the study, whatever the method."""
+            *others, _ = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
+            self.inference_allowed_mirroring_axes = mirror
+            return *others, mirror
+
+        def do_split(self) -> tuple[list[str], list[str]]:
+            train, validation = super().do_split()
+            if training.cases is not None:
+                train = [case for case in train if case in training.cases]
+                validation = [case for case in validation if case in training.cases]
+            return train, validation
+
+        def get_tr_and_val_datasets(self) -> tuple[Any, Any]:
+            labels = tuple(self.label_manager.foreground_labels)
+            attributes = {"replaced": training.replaced, "labels": labels}
+            self.dataset_class = type("InMemory", (InMemoryDataset,), attributes)
+            return super().get_tr_and_val_datasets()
+
+        def plot_network_architecture(self) -> None:
+            pass
+
+    for name in ("loss_class", "sampling"):
+        if getattr(training.method, name):
+            setattr(Benchmark, name, getattr(training.method, name))
+    return Benchmark

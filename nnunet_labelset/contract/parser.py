@@ -141,9 +141,9 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
             parsed.wrong(
                 f"region '{name}' holds {names[0]} (0), which a segmentation would not show then: take 0 out"
             )
-        elif len(set(members)) < len(members):
+        elif len(set(members)) < len(members) and not _one_label(value):
             parsed.wrong(f"region '{name}' lists a value twice: {_short(members)}")
-        elif name in names and members != [names.index(name)]:
+        elif name in names and set(members) != {names.index(name)}:
             parsed.wrong(
                 f"'{name}' is the name of a leaf and of another region: rename one of them"
             )
@@ -160,7 +160,8 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
                 f"region '{later}' holds all of '{first}' and is written over it, so that no segmentation shows "
                 f"'{first}': list '{later}' before it in 'labels' and regions_class_order, or remove one of them"
             )
-    if not parsed.problems and all(len(members) == 1 for members in regions.values()):
+    several = any(len(members) > 1 for members in regions.values())
+    if not parsed.problems and not several and not any(map(_one_label, labels.values())):
         parsed.wrong(
             f"no label is a region of several leaves: use plain labels and {BLOCK}.version {VERSION}"
         )
@@ -181,6 +182,13 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
     if not parsed.problems:
         parsed.leaf_names, parsed.has_ignore = names, IGNORE in labels
         parsed.regions, parsed.regions_class_order = regions, tuple(order)
+
+
+def _one_label(value: Any) -> bool:
+    """Whether it is a label with an output of its own, `[3, 3]`: a list of one value would be a
+    plain label for nnU-Net.
+    """
+    return isinstance(value, (list, tuple)) and len(value) == 2 and value[0] == value[1]
 
 
 def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:

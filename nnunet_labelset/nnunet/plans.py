@@ -10,19 +10,24 @@ from nnunet_labelset.io.files import read_json, write_json
 
 
 def cut_down(
-    plans: Path, configuration: str, patch: Sequence[int], features: Sequence[int]
+    plans: Path,
+    configuration: str,
+    patch: Sequence[int],
+    features: Sequence[int],
+    batch_size: int = 2,
 ) -> None:
     """A network that a CPU trains in minutes: what users do by hand in the plans file when the
     hardware is small.
     """
     content = read_json(plans)
     planned, stages = content["configurations"][configuration], len(features)
-    planned["patch_size"], planned["batch_size"] = list(patch), 2
+    planned["patch_size"] = list(patch)
+    planned["batch_size"] = batch_size
     planned["architecture"]["arch_kwargs"] |= {
         "n_stages": stages,
         "features_per_stage": list(features),
-        "kernel_sizes": [[3, 3, 3]] * stages,
-        "strides": [[1, 1, 1]] + [[2, 2, 2]] * (stages - 1),
+        "kernel_sizes": [[3] * len(patch)] * stages,
+        "strides": [[1] * len(patch)] + [[2] * len(patch)] * (stages - 1),
         "n_conv_per_stage": [1] + [2] * (stages - 1),
         "n_conv_per_stage_decoder": [1] * (stages - 1),
     }
