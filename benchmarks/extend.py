@@ -27,8 +27,9 @@ import numpy as np
 
 from benchmarks.accuracy.prepare import CONFIGURATION, write
 from benchmarks.accuracy.studies import BACKGROUND, ORGANS, STUDIES, Case
-from benchmarks.accuracy.tables import collect, difference, head, row, scores
+from benchmarks.accuracy.tables import difference, head, row
 from benchmarks.commands import Commands, side_by_side
+from benchmarks.evaluated import collect, scores
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.nnunet.plans import cut_down
 

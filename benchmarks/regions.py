@@ -28,10 +28,13 @@ import numpy as np
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
-from benchmarks.accuracy.prepare import CONFIGURATION, DATASETS, set_environment, write
+from benchmarks.accuracy.methods import METHODS
+from benchmarks.accuracy.prepare import CONFIGURATION, Variant, set_environment, write
+from benchmarks.accuracy.scoring import predict
 from benchmarks.accuracy.studies import Study
-from benchmarks.accuracy.tables import collect, difference, head, row, scores
-from benchmarks.accuracy.training import run
+from benchmarks.accuracy.tables import difference, head, row
+from benchmarks.accuracy.training import REGIMES, Training
+from benchmarks.evaluated import collect, scores
 from nnunet_labelset.cli import main as nnunet_labelset
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.nnunet.plans import cut_down
@@ -41,12 +44,8 @@ SHAPE = (32, 32, 32)
 REGIONS = {"whole": [1, 2, 3], "core": [2, 3], "enhancing": [3]}
 CONTRAST = {"complete": (0.0, 1.0, 2.0, 3.0), "contour": (0.0, 1.6, 2.6, 3.6)}
 # Dice + CE by label-sets, and nnU-Net's own trainer twice, each on the data set of its way
-WAYS = {
-    "label-sets": "Leaf-Dice + CE",
-    "ignore": "plain, ignore label",
-    "background": "plain, ignore label",
-}
-DATASET = DATASETS["label-sets"]
+WAYS = {"label-sets": "leaf_ce", "ignore": "ignore", "background": "ignore"}
+DATASET = Variant.LABEL_SETS
 STUDY = Study((), lambda _: iter(()), (24, 24, 24), (8, 16, 32), (2,), "T2", 1.0)
 TRAINING, TEST = range(24), range(1000, 1016)
 
@@ -122,7 +121,13 @@ def train_and_score(folder: Path, way: str, seed: int, steps: int) -> None:
     if (target / "run.json").is_file():
         return
     set_environment(folder / way)
-    run(STUDY, folder / way, WAYS[way], seed, steps, target)
+    os.environ |= {"nnUNet_n_proc_DA": "0", "nnUNet_results": str(target / "results")}
+    preprocessed = folder / way / "nnUNet_preprocessed" / DATASET
+    method = METHODS[WAYS[way]]
+    training = Training(STUDY, preprocessed, method, target, seed, steps, REGIMES["adamw"])
+    images = folder / way / "nnUNet_raw" / DATASET / "imagesTs"
+    predict(training.run(), sorted(images.glob("*_0000.nii.gz")), target)
+    write_json(target / "run.json", {"method": WAYS[way], "seed": seed, "steps": steps})
     print(f"{way}, seed {seed}: done", flush=True)
 
 

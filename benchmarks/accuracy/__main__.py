@@ -110,7 +110,10 @@ def work(jobs: list[Job], together: int) -> None:
                 running.remove(entry)
                 seconds = time.monotonic() - begin
                 state = "FAILED" if process.exitcode else "done"
-                print(f"{job.folder.name}: {state}, {seconds:.0f} s, {len(waiting)} waiting", flush=True)
+                print(
+                    f"{job.folder.name}: {state}, {seconds:.0f} s, {len(waiting)} waiting",
+                    flush=True,
+                )
                 if process.exitcode:
                     failed.append(job.folder / "log.txt")
         time.sleep(0.5)

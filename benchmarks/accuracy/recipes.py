@@ -77,7 +77,9 @@ class Job:
 def run(job: Job) -> None:
     """Train and score; `run.json`, which is written last, marks a finished run."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    os.environ.pop("nnunet_labelset_sampling", None)  # how cases are sampled is a part of the method
+    os.environ.pop(
+        "nnunet_labelset_sampling", None
+    )  # how cases are sampled is a part of the method
     os.environ |= {
         "nnUNet_results": str(job.folder / "results"),
         "nnUNet_n_proc_DA": "0",  # else a seed would not count
@@ -147,7 +149,9 @@ def union(job: Job) -> tuple[dict[str, Any], list[Path]]:
     label is the mean over the networks whose cases annotate it; background competes with one half
     where no network knows it.
     """
-    cases = {name: case for name, case in read_json(job.home / "cases.json").items() if not case["test"]}
+    cases = {
+        name: case for name, case in read_json(job.home / "cases.json").items() if not case["test"]
+    }
     names = ("background", *STUDIES[job.study].leaves)
     labels = {name: value for value, name in enumerate((*names, "gap"))}
     total: list[np.ndarray] = []
@@ -164,11 +168,17 @@ def union(job: Job) -> tuple[dict[str, Any], list[Path]]:
         trainer = training.run()
         stages.append(training.folder)
         probabilities = [
-            (logits_of(trainer, image.data).softmax(0)[:-1] * torch.tensor(known)[:, None, None, None])
-            .numpy()
+            (
+                logits_of(trainer, image.data).softmax(0)[:-1]
+                * torch.tensor(known)[:, None, None, None]
+            ).numpy()
             for image in images
         ]
-        total = probabilities if not total else [a + b for a, b in zip(total, probabilities, strict=True)]
+        total = (
+            probabilities
+            if not total
+            else [a + b for a, b in zip(total, probabilities, strict=True)]
+        )
         counts += known
     scores = {}
     for image, probability in zip(images, total, strict=True):
@@ -198,7 +208,9 @@ def pseudo_labels(job: Job) -> tuple[dict[str, Any], list[Path]]:
     for name, case in read_json(job.home / "cases.json").items():
         if case["test"]:
             continue
-        data, labels, _, _ = dataset.dataset_class(dataset.preprocessed_dataset_folder, [name]).load_case(name)
+        data, labels, _, _ = dataset.dataset_class(
+            dataset.preprocessed_dataset_folder, [name]
+        ).load_case(name)
         labels = np.array(labels[:])
         gap = labels == len(names)
         if gap.any():

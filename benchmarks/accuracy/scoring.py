@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,16 +56,33 @@ def logits_of(trainer: Any, data: torch.Tensor) -> torch.Tensor:
     if len(trainer.configuration_manager.patch_size) == 2:
         logits = _whole_slices(trainer, data)
     else:
-        predictor = nnUNetPredictor(0.75, True, False, device=torch.device("cpu"), allow_tqdm=False)
-        weights = [trainer.network.state_dict()]
-        managers = (trainer.plans_manager, trainer.configuration_manager)
-        predictor.manual_initialization(
-            trainer.network, *managers, weights, trainer.dataset_json, "", None
-        )
-        logits = predictor.predict_sliding_window_return_logits(data)
+        logits = predictor_of(trainer).predict_sliding_window_return_logits(data)
     trainer.set_deep_supervision_enabled(trainer.enable_deep_supervision)
     trainer.network.train()
     return logits.float()
+
+
+def predictor_of(trainer: Any) -> nnUNetPredictor:
+    """nnU-Net's predictor for a network in memory, without mirroring."""
+    predictor = nnUNetPredictor(0.75, True, False, device=torch.device("cpu"), allow_tqdm=False)
+    weights = [trainer.network.state_dict()]
+    managers = (trainer.plans_manager, trainer.configuration_manager)
+    predictor.manual_initialization(
+        trainer.network, *managers, weights, trainer.dataset_json, "", None
+    )
+    return predictor
+
+
+def predict(trainer: Any, images: Iterable[Path], target: Path) -> None:
+    """Write nnU-Net's segmentation of every image (one channel) on the grid of the image."""
+    trainer.set_deep_supervision_enabled(False)
+    predictor = predictor_of(trainer)
+    reader = trainer.plans_manager.image_reader_writer_class()
+    for path in images:
+        image, properties = reader.read_images([str(path)])
+        segmentation = predictor.predict_single_npy_array(image, properties)
+        name = path.name.replace("_0000", "")
+        reader.write_seg(segmentation, str(target / name), properties)
 
 
 def _whole_slices(trainer: Any, data: torch.Tensor) -> torch.Tensor:
@@ -114,7 +132,9 @@ def scores_of(
 def average(cases: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Mean Dice over labels, then over cases, by group and by label."""
     dice = {
-        case: [np.nan if row["scores"][n]["dice"] is None else row["scores"][n]["dice"] for n in names]
+        case: [
+            np.nan if row["scores"][n]["dice"] is None else row["scores"][n]["dice"] for n in names
+        ]
         for case, row in cases.items()
     }
     groups = sorted({row["group"] for row in cases.values()})
@@ -122,6 +142,8 @@ def average(cases: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     member = np.array([row["group"] for row in cases.values()])
     return {
         "dice": round(float(np.nanmean(np.nanmean(table, 1))), 3),
-        "groups": {g: round(float(np.nanmean(np.nanmean(table[member == g], 1))), 3) for g in groups},
+        "groups": {
+            g: round(float(np.nanmean(np.nanmean(table[member == g], 1))), 3) for g in groups
+        },
         "labels": dict(zip(names, np.round(np.nanmean(table, 0), 3).tolist(), strict=True)),
     }

@@ -258,7 +258,9 @@ def retina(folder: Path) -> Iterator[Case]:
         paths = sorted((folder / camera / "images").glob("*.png"))
         for i, path in enumerate(paths):
             image = np.moveaxis(sitk.GetArrayFromImage(sitk.ReadImage(str(path))), -1, 0)
-            truth = sitk.GetArrayFromImage(sitk.ReadImage(str(folder / camera / "labels" / path.name)))
+            truth = sitk.GetArrayFromImage(
+                sitk.ReadImage(str(folder / camera / "labels" / path.name))
+            )
             is_test = i >= len(paths) - test
             complete = is_test or (camera == "les" and i < 8)
             labels = truth if complete else np.where(truth > 0, 3, 0)
@@ -306,4 +308,6 @@ STUDIES["phantom_2d"] = replace(
     STUDIES["phantom"], patch=(56, 48), features=SMALL, mirror=(1,), batch=4
 )
 STUDIES["sites_2d"] = Study(SITE_TISSUES, sites, (56, 48), SMALL, (1,), "T2", 2.4, batch=4)
-STUDIES["retina_2d"] = Study(VESSELS, retina, (96, 96), SMALL, (0, 1), "RGB", 1.0, 4, channels=3, has_natural_gaps=True)
+STUDIES["retina_2d"] = Study(
+    VESSELS, retina, (96, 96), SMALL, (0, 1), "RGB", 1.0, 4, channels=3, has_natural_gaps=True
+)

@@ -51,7 +51,15 @@ def table(results: Results) -> str:
     """Return the table of a study, best method first, compared with the recommended trainer."""
     groups = sorted(set(results.groups.values()))
     names = groups if len(groups) > 1 else []
-    columns = ("networks", "by seed", "mean", *names, *results.labels, "false islands", "difference")
+    columns = (
+        "networks",
+        "by seed",
+        "mean",
+        *names,
+        *results.labels,
+        "false islands",
+        "difference",
+    )
     lines = head("method", *columns)
     means = {name: np.nanmean(results.scores(name, "dice"), 2) for name in results.runs}
     for name in sorted(means, key=lambda name: -np.nanmean(means[name])):

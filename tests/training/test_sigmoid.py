@@ -74,9 +74,7 @@ def test_a_gap_says_nothing_about_the_labels_that_it_may_be(in_process: tiny.NNU
     trainer.initialize()
     contract = trainer.contract
     gap = len(contract.leaf_names)
-    case = next(
-        case for case in contract.cases if 1 < len(contract.protocol(case).sets[gap]) < gap
-    )
+    case = next(case for case in contract.cases if 1 < len(contract.protocol(case).sets[gap]) < gap)
     open_labels = contract.protocol(case).sets[gap]
     _, target = encoded(trainer, case, gap)
     outputs = [torch.zeros(2, gap - 1, *scale.shape[2:]).requires_grad_() for scale in target]
@@ -89,9 +87,7 @@ def test_a_gap_says_nothing_about_the_labels_that_it_may_be(in_process: tiny.NNU
 
 
 @pytest.mark.slow
-def test_stock_nnunet_predicts_plain_labels(
-    prepared: tiny.NNUNet, tmp_path: Path
-) -> None:
+def test_stock_nnunet_predicts_plain_labels(prepared: tiny.NNUNet, tmp_path: Path) -> None:
     prepared.train("3d_fullres", 0, TRAINER)
     model = prepared.model_folder(TRAINER)
     dataset = json.loads((model / "dataset.json").read_text())

@@ -1,0 +1,94 @@
+"""What the tables of docs/accuracy.md are made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("benchmarks.accuracy", reason="the benchmarks are not installed")
+
+from benchmarks.accuracy.results import Results, collect
+from benchmarks.accuracy.scoring import average, scores_of
+from benchmarks.accuracy.tables import dead_labels, interval, plateau, table
+
+
+def volume(*values: int) -> np.ndarray:
+    return np.array(values).reshape(1, 1, -1)
+
+
+def test_false_islands_and_natural_gaps() -> None:
+    """Value 3 is a natural gap; an island of label 1 lies apart from the reference."""
+    reference = volume(1, 1, 0, 0, 0, 2, 3, 0)
+    predicted = volume(1, 0, 0, 1, 0, 2, 2, 2)
+    scores = scores_of(predicted, reference, ("artery", "vein"))
+    assert scores["artery"] == {"dice": pytest.approx(50.0), "islands": 1, "island_voxels": 1}
+    # the voxel of the gap counts nowhere: 2 * 1 / (2 + 1)
+    assert scores["vein"] == {"dice": pytest.approx(66.667), "islands": 0, "island_voxels": 0}
+
+
+def test_a_label_that_is_absent_and_not_predicted_has_no_dice() -> None:
+    empty = volume(0, 0, 0)
+    assert scores_of(empty, empty, ("a",))["a"]["dice"] is None
+    assert scores_of(volume(0, 1, 0), empty, ("a",))["a"]["dice"] == 0
+
+
+def run_json(method: str, seed: int, dice: float) -> dict:
+    scores = {"a": {"dice": dice, "islands": 1, "island_voxels": 2}}
+    cases = {
+        f"c{i}": {"group": "all", "scores": {"artery": scores["a"], "vein": scores["a"]}}
+        for i in range(3)
+    }
+    curve = [{"steps": 8, "dice": dice - 2}, {"steps": 10, "dice": dice}]
+    return {
+        "study": "retina_2d",
+        "method": method,
+        "seed": seed,
+        "steps": 10,
+        "regime": "sgd",
+        "networks": 1,
+        "cpu_seconds": 1,
+        "mean": average(cases, ("artery", "vein")),
+        "curve": curve,
+        "cases": cases,
+    }
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for method, seed, dice in (("ours", 0, 80.0), ("ours", 1, 82.0), ("background", 0, 0.5)):
+        folder = tmp_path / "runs" / "retina_2d" / "runs" / "sgd_10" / f"{method}-{seed}"
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps(run_json(method, seed, dice)))
+    (path,) = collect(tmp_path / "runs", tmp_path / "results")
+    return path
+
+
+def test_collecting_again_keeps_runs_of_other_machines(results: Path, tmp_path: Path) -> None:
+    before = results.read_text()
+    assert collect(tmp_path / "elsewhere", results.parent) == []
+    assert collect(tmp_path / "runs", results.parent) == [results]
+    assert results.read_text() == before
+    assert len(before.splitlines()) == 3
+
+
+def test_table_compares_the_seeds_that_both_have(results: Path) -> None:
+    content = Results.read(results)
+    lines = table(content).splitlines()
+    assert [line.split(" | ")[3] for line in lines[2:]] == ["**81.0**", "**0.5**"]
+    assert "-79.5 [-79.5, -79.5]" in lines[3]  # seed 0: 0.5 - 80
+    assert dead_labels(content) == ["plain nnU-Net, gaps as background, seed 0: artery, vein"]
+    assert plateau(content).count("+2.0") == 2
+
+
+def test_interval_grows_with_the_spread_of_seeds() -> None:
+    rng = np.random.default_rng(0)
+    cases = rng.normal(0, 1, 50)
+    steady = np.stack([cases, cases + 0.01, cases - 0.01])
+    loose = np.stack([cases, cases + 2, cases - 2])
+    widths = [high - low for low, high in map(interval, (steady, loose))]
+    assert widths[1] > 3 * widths[0]
+    low, high = interval(cases[None])
+    assert high - low == pytest.approx(widths[0], rel=0.1)
