@@ -2,6 +2,10 @@
 `nnunet_labelset`.
 """
 
+import os
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 OUTER = ("trainers", "dataset_conversion")
@@ -14,7 +18,22 @@ LINKS = [
 INNER = find_packages(include=["nnunet_labelset", "nnunet_labelset.*"], exclude=LINKS)
 MOVED = find_packages(include=[pattern for name in OUTER for pattern in (name, f"{name}.*")])
 
+
+def long_description() -> str:
+    """Return README.md; with REPOSITORY set, its links also work on a package index."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    repository = os.environ.get("REPOSITORY")
+    if not repository:
+        return text
+    text = re.sub(r"!\[([^]]*)\]\((?!\w+:)([^)]+)\)", rf"![\1]({repository}/raw/main/\2)", text)
+    return re.sub(
+        r"(?<!!)\[([^]]*)\]\((?![\w]+:|#)([^)]+)\)", rf"[\1]({repository}/blob/main/\2)", text
+    )
+
+
 setup(
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
     packages=[*INNER, *(f"nnunet_labelset.{name}" for name in MOVED)],
     package_dir={
         "nnunet_labelset": "nnunet_labelset",
