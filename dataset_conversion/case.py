@@ -7,42 +7,43 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import edt
 import numpy as np
+from scipy.ndimage import distance_transform_edt
 
-from nnunet_labelset.contract import LabelSet, Protocol
+from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.meaning import Mask, Meaning, SourceProtocol, interpret
+from nnunet_labelset.dataset_conversion.meaning import (
+    BACKGROUND,
+    UNLABELLED,
+    Interpretation,
+    Mask,
+    interpret,
+)
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
-from nnunet_labelset.dataset_conversion.storage import Storage, remap
-from nnunet_labelset.io.files import link_file, new_file
+from nnunet_labelset.dataset_conversion.remap import remap
+from nnunet_labelset.io.files import link_file, new_file, reason
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import Volume, count_values, write_voxels
 
-# Masks are drawn or computed a little too large; more than this is not a rim but tissue that nobody
-# labelled.
+# Masks are drawn or computed a little too large. More than this is not a rim, but tissue that
+# nobody labelled.
 LARGEST_UNLABELLED_SHARE = 0.05
 
 
 def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
-    """Read, check and write one case into the data set folder; with problems, or without folder,
-    nothing is written.
+    """Read, check and write one case into the data set folder.
 
-    Whatever is wrong with a file is a problem of its case. What cannot be written ends the run.
+    With problems, or without folder, nothing is written. Whatever is wrong with a file is a problem
+    of its case. What cannot be written ends the run.
     """
     conversion = _Conversion(job)
     try:
         volumes = conversion.read()
-    except (
-        Exception
-    ) as error:  # a file in which nobody expected this must not end the run of all the others
-        reason = f"{type(error).__name__}: {str(error).strip() or 'no reason given'}".splitlines()[
-            0
-        ]
-        conversion.result.problems.append(
-            f"{conversion.current or job.inputs[0]}: not converted: {reason}"
-        )
+    except Exception as error:  # one odd file must not end the run of all the others
+        why = f"{type(error).__name__}: {reason(error).strip()}".splitlines()[0]
+        path = conversion.current or job.inputs[0]
+        conversion.result.problems.append(f"{path}: not converted: {why}")
         return conversion.result
     if volumes and folder is not None:
         conversion.write(folder, *volumes)
@@ -51,132 +52,136 @@ def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
 
 class _Conversion(CaseReader):
     def read(self) -> tuple[list[Volume], Volume | None] | None:
-        """The images and the label map as they will be written, or None after noting the problems."""
-        job, result = self.job, self.result
+        """Return the images and the label map to write, or None after noting the problems."""
+        job, problems = self.job, self.result.problems
         images = [self.read_volume(path, image=True) for path in job.images]
         reference = next((image for image in images if image is not None), None)
         for path, image in zip(job.images[1:], images[1:], strict=True):
             self.check_geometry(image, path, reference)
         labels = self.read_labels(reference) if job.labels else None
         mask = self.read_mask(reference) if job.mask else None
-        values = self.remap(labels, mask) if labels is not None else None
-        good = [image for image in images if image is not None]
-        if result.problems or reference is None:
+        values = self.convert_values(labels, mask) if labels is not None else None
+        if not problems:
+            self.check_mask_file()
+        good_images = [image for image in images if image is not None]
+        if not problems and job.mask_images is not None:
+            good_images = self.mask_images(good_images, labels, mask)
+        if problems or reference is None:
             return None
-        if (
-            isinstance(job.protocol, SourceProtocol)
-            and job.protocol.mask is Mask.FILE
-            and job.mask is None
-        ):
-            if job.mask_images is not None:
-                result.problems.append(f"{job.images[0]}: --mask-images: no mask file")
-                return None
-            result.notes.append(Note("no mask file"))
-        if job.mask_images is not None:
-            inside = mask if mask is not None else labels != 0 if labels is not None else None
-            if inside is None:
-                result.problems.append(f"{job.images[0]}: --mask-images: this case has no mask")
-                return None
-            kept = dilate(inside, job.mask_images, reference.place.spacing[::-1])
-            good = [
-                self.masked(image, path, kept) for path, image in zip(job.images, good, strict=True)
-            ]
-        return good, Volume(values, reference.place) if values is not None else None
+        return good_images, Volume(values, reference.place) if values is not None else None
 
-    def remap(self, labels: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
-        """The target values, after checks of the values against the protocol."""
+    def check_mask_file(self) -> None:
+        if self.job.mask is not None or self.job.protocol.mask is not Mask.FILE:
+            return
+        if self.job.mask_images is not None:
+            self.result.problems.append(f"{self.job.images[0]}: --mask-images: no mask file")
+        else:
+            self.result.notes.append(Note("no mask file"))
+
+    def mask_images(
+        self, images: list[Volume], labels: np.ndarray | None, mask: np.ndarray | None
+    ) -> list[Volume]:
+        """Return the images with 0 around the mask or, without mask, around what is labelled."""
+        if mask is None and labels is not None:
+            mask = labels != UNLABELLED
+        if mask is None:
+            self.result.problems.append(
+                f"{self.job.images[0]}: --mask-images: this case has no mask"
+            )
+            return []
+        assert self.job.mask_images is not None
+        kept = dilate(mask, self.job.mask_images, images[0].place.spacing[::-1])
+        pairs = zip(self.job.images, images, strict=True)
+        return [self.masked(image, path, kept) for path, image in pairs]
+
+    def convert_values(self, labels: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
+        """Return the values to write, or None after noting what contradicts the protocol."""
         job, result = self.job, self.result
         path = next(path for path in job.labels if path is not None)
         counts = count_values(labels)
-        known = {0, *job.protocol.values}
-        undeclared = {value: count for value, count in counts.items() if value not in known}
-        if undeclared:
-            result.problems.append(f"{path}: undeclared values {counted(undeclared)}")
         meaning = interpret(job.protocol, counts)
-        for value, leaves in meaning.contradicted.items():
-            if value in counts:
-                names = some(job.leaves[leaf] for leaf in sorted(leaves))
-                result.problems.append(
-                    f"{path}: {names} is declared unannotated but has {counts[value]} voxels"
-                )
-        if meaning.needs_mask and job.mask is None:
-            result.problems.append(f"{path}: no mask file, but unannotated leaves need one")
+        self.check_values(counts, meaning, path)
         if mask is not None and mask.shape != labels.shape:
             return None  # the geometry problem has been noted
-        if mask is not None and 0 not in meaning.values:
+        uses_mask = mask is not None and (
+            UNLABELLED not in job.protocol.values or job.protocol.is_final
+        )
+        if mask is not None and uses_mask:
             self.check_mask(labels, mask, meaning, path)
         if result.problems:
             return None
-        storage = meaning.storage(len(job.leaves), counts)
-        result.sets = storage.sets(singletons_are_annotated=True)
-        result.uses_ignore, result.vouched = storage.uses_ignore, meaning.vouched
-        self.tell(storage, result.sets, meaning, counts)
-        table = {
-            value: storage.value_of(meaning.values[value])
-            for value in counts
-            if value in meaning.values
-        }
-        table.setdefault(0, storage.value_of(meaning.inside))
+        result.protocol = meaning.protocol
+        self.tell(meaning, counts)
+        table = {value: meaning.values[value] for value in {*counts, UNLABELLED}}
         values = remap(labels, table, len(job.leaves))
-        if mask is not None and meaning.inside != meaning.outside and 0 not in meaning.values:
-            outside = values.dtype.type(storage.value_of(meaning.outside))
-            np.copyto(values, outside, where=~mask & (labels == 0))
+        if mask is not None and uses_mask and meaning.outside != table[UNLABELLED]:
+            outside = values.dtype.type(meaning.outside)
+            np.copyto(values, outside, where=~mask & (labels == UNLABELLED))
         return values
 
+    def check_values(self, counts: dict[int, int], meaning: Interpretation, path: Path) -> None:
+        problems = self.result.problems
+        known = {UNLABELLED, *self.job.protocol.values}
+        undeclared = {value: count for value, count in counts.items() if value not in known}
+        if undeclared:
+            problems.append(f"{path}: undeclared values {counted(undeclared)}")
+        for value, leaves in meaning.contradicted.items():
+            if value in counts:
+                names = some(self.job.leaves[leaf] for leaf in sorted(leaves))
+                problems.append(
+                    f"{path}: {names} is declared unannotated but has {counts[value]} voxels"
+                )
+        if meaning.needs_mask and self.job.mask is None:
+            problems.append(f"{path}: no mask file, but unannotated labels need one")
+
     def check_mask(
-        self, labels: np.ndarray, mask: np.ndarray, meaning: Meaning, path: Path
+        self, labels: np.ndarray, mask: np.ndarray, meaning: Interpretation, path: Path
     ) -> None:
-        """Labels outside of the mask are kept; much that is unlabelled inside it was not annotated
-        completely.
+        """Note labels outside of the mask, which are kept, and unlabelled voxels inside.
+
+        Many of them mean that the case was not annotated completely.
         """
-        unlabelled = labels == 0
-        lost = unlabelled.size - int(np.count_nonzero(unlabelled | mask))
-        if lost:
+        unlabelled = labels == UNLABELLED
+        outside = unlabelled.size - int(np.count_nonzero(unlabelled | mask))
+        if outside:
             self.result.notes.append(
-                Note("labelled voxels outside the mask, kept", detail=str(lost))
+                Note("labelled voxels outside the mask, kept", detail=str(outside))
             )
         share = int(np.count_nonzero(unlabelled & mask)) / max(1, int(np.count_nonzero(mask)))
-        if meaning.complete and share > LARGEST_UNLABELLED_SHARE and not self.job.fully_annotated:
+        too_many = share > LARGEST_UNLABELLED_SHARE and not self.job.fully_annotated
+        if meaning.is_complete and too_many:
             self.result.problems.append(
-                f"{path}: {share:.0%} of the mask of case '{self.job.case}' is unlabelled, although all is said to be "
-                f"annotated: say what is (--annotated FILE.csv), or that the rest is background (--fully-annotated)"
+                f"{path}: {share:.0%} of the mask of case '{self.job.case}' is unlabelled, "
+                "although all labels were declared annotated: list those that are "
+                "(--annotated FILE.csv), or confirm that the rest is background "
+                "(--fully-annotated)"
             )
         elif share:
-            what = "taken for background" if meaning.complete else "not annotated"
+            is_background = meaning.inside == BACKGROUND
+            what = "taken for background" if is_background else "not annotated"
             self.result.notes.append(
                 Note("unlabelled inside the mask", what, f"{max(share, 0.0001):.2%}")
             )
 
-    def tell(
-        self, storage: Storage, sets: tuple[LabelSet, ...], meaning: Meaning, counts: dict[int, int]
-    ) -> None:
-        """What the user should know of the label-sets, and the leaves that are declared but nowhere
-        to be seen.
-        """
-        notes, leaves = self.result.notes, self.job.leaves
-        for labels, into in sorted(storage.merged.items(), key=lambda pair: sorted(pair[0])):
-            notes.append(
-                Note(
-                    "label-set stored as a larger one",
-                    f"{self.names(labels)} as {self.names(into)}",
-                )
-            )
+    def tell(self, meaning: Interpretation, counts: dict[int, int]) -> None:
+        """Note what happened to label-sets, and annotated labels without a voxel."""
+        notes = self.result.notes
+        for labels, whole in sorted(meaning.enlarged.items(), key=lambda pair: sorted(pair[0])):
+            about = f"{self.names(labels)} as {self.names(whole)}"
+            notes.append(Note("label-set stored as a larger one", about))
         if meaning.background_added:
             about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
-            notes.append(Note("one unannotated leaf", about))
-        annotated = Protocol(sets, len(leaves), meaning.vouched).annotated
-        present = (meaning.values[value] for value in counts if value in meaning.values)
+            notes.append(Note("one unannotated label", about))
+        present = (meaning.label_set(value) for value in counts)
         seen = frozenset().union(*(labels for labels in present if len(labels) == 1))
-        for leaf in sorted((annotated | meaning.vouched) - seen - {0}):
-            notes.append(Note("declared annotated, but without a voxel", leaves[leaf]))
+        for leaf in sorted(meaning.protocol.annotated - seen - BACKGROUND):
+            notes.append(Note("declared annotated, but without a voxel", self.job.leaves[leaf]))
 
     def names(self, labels: LabelSet) -> str:
         return "{" + ", ".join(self.job.leaves[leaf] for leaf in sorted(labels)) + "}"
 
     def masked(self, image: Volume, path: Path, kept: np.ndarray) -> Volume:
-        """The image with 0 outside of `kept`; one that was masked before is left as it is, and
-        copied.
-        """
+        """Return the image with 0 outside of `kept`; one that was masked before is copied."""
         array = np.where(kept, image.array, image.array.dtype.type(0))
         if np.array_equal(array, image.array):
             return image
@@ -184,7 +189,7 @@ class _Conversion(CaseReader):
         return Volume(array, image.place)
 
     def write(self, folder: Path, images: list[Volume], labels: Volume | None) -> None:
-        """Each file is read back before it gets its name; what cannot be written ends the run."""
+        """Write the files; each is read back before it gets its name."""
         if labels is not None:
             write_voxels(folder / self.job.label_file, labels.array, labels.place, flush=False)
         for path, image, name in zip(self.job.images, images, self.job.image_files, strict=True):
@@ -199,7 +204,7 @@ class _Conversion(CaseReader):
 
 
 def dilate(inside: np.ndarray, distance: float, spacing: tuple[float, ...]) -> np.ndarray:
-    """Voxels (z, y, x) not farther than `distance` mm from what is inside."""
+    """Return the voxels (z, y, x) that are at most `distance` mm away from what is inside."""
     result = np.zeros_like(inside)
     if inside.any():
         box = []  # what is inside, and its surroundings
@@ -207,6 +212,6 @@ def dilate(inside: np.ndarray, distance: float, spacing: tuple[float, ...]) -> n
             occupied = np.flatnonzero(inside.any(axis=tuple({0, 1, 2} - {axis})))
             radius = int(min(distance / step, inside.shape[axis])) + 1
             box.append(slice(max(0, int(occupied[0]) - radius), int(occupied[-1]) + radius + 1))
-        away = edt.edt(np.ascontiguousarray(~inside[tuple(box)]), anisotropy=spacing)
+        away = distance_transform_edt(~inside[tuple(box)], sampling=spacing)
         result[tuple(box)] = away <= distance + 1e-5
     return result

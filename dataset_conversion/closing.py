@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.dataset import Written
-from nnunet_labelset.dataset_conversion.notes import MOST_LINES, NOTES, note_lines
+from nnunet_labelset.dataset_conversion.notes import MOST_LINES, note_lines
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import RAW, dataset_words
+from nnunet_labelset.nnunet.publish import NOTES
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.nnunet.recommendation import next_commands
 

@@ -10,7 +10,7 @@ annotated.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,90 +21,157 @@ import numpy as np
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.contract.completed import COMPLETED, originals
+from nnunet_labelset.contract.storage import store
 from nnunet_labelset.dataset_conversion.completions import (
     Completion,
     check_labels,
     find_completions,
 )
-from nnunet_labelset.dataset_conversion.storage import allocate
-from nnunet_labelset.dataset_conversion.target import (
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import new_file, read_json, write_json
+from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.text import some
+from nnunet_labelset.io.volume import count_values, integer_array
+from nnunet_labelset.nnunet.models import reader_of
+from nnunet_labelset.nnunet.names import DATASET, LISTED, NUM_TRAINING, PLANS, SPLITS, TRAINED
+from nnunet_labelset.nnunet.publish import (
     COMPLETED_LABELS,
     COMPLETED_VOXELS,
     Target,
     publish,
     staged,
 )
-from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import new_file, read_json, write_json
-from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.io.text import some
-from nnunet_labelset.io.volume import count_values
-from nnunet_labelset.nnunet.models import reader_of
-from nnunet_labelset.nnunet.names import DATASET, LISTED, NUM_TRAINING, PLANS, SPLITS, TRAINED
 from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
+CHUNK = 2**22  # probabilities that are looked at together
 
 
 @dataclass(frozen=True)
 class Completed:
-    """What came of a case: the meaning of its values now, and how many of its open voxels are still
-    open.
-    """
+    """The protocol of a completed case, and numbers of voxels."""
 
-    protocol: tuple[LabelSet, ...]
+    protocol: Protocol
     open_before: int
     completed: int
     enlarged: int  # voxels whose label-set had to be stored as a larger one
-    uses_ignore: bool
 
 
 def complete_values(
-    values: np.ndarray, probabilities: np.ndarray, sets: Sequence[LabelSet], threshold: float
+    values: np.ndarray, probabilities: np.ndarray, protocol: Protocol, threshold: float
 ) -> tuple[np.ndarray, Completed]:
-    """New values for a label map, and their meaning.
+    """Return new values for a label map, and what they mean.
 
     values `(*S)`, probabilities `(C, *S)`. A voxel with a larger label-set becomes the leaf whose
     probability, within the set, is at least `threshold`; elsewhere it keeps its set. Values are
-    given out anew, because a value that stands for a larger set cannot stand for its leaf in the
+    given out again, because a value that stands for a larger set cannot stand for its leaf in the
     same case.
     """
-    num_leaves = len(probabilities)
-    leaf = np.full(values.shape, -1, np.int64)  # -1: as before
-    open_voxels = 0
-    for value, count in count_values(values).items():
-        members = sorted(sets[value])
-        where = values == value
-        if len(members) == 1:
-            leaf[where] = members[0]
-            continue
-        open_voxels += count
-        inside = probabilities[members][:, where].astype(np.float64)  # (members, n)
-        best = inside.argmax(0)
-        total = inside.sum(0)
-        sure = (total > 0) & (np.take_along_axis(inside, best[None], 0)[0] >= threshold * total)
-        leaf[where] = np.where(sure, np.array(members)[best], -1)
-    left = count_values(values[leaf < 0])
-    wanted = {frozenset([known]) for known in count_values(leaf) if known >= 0} | {
-        sets[value] for value in left
-    }
-    storage = allocate(wanted, num_leaves, sets[num_leaves] if len(sets) > num_leaves else None)
-    for value in left:
-        leaf[(leaf < 0) & (values == value)] = storage.value_of(sets[value])
-    enlarged = sum(count for value, count in left.items() if sets[value] in storage.merged)
-    completed = open_voxels - sum(left.values())
-    return leaf, Completed(storage.sets(), open_voxels, completed, enlarged, storage.uses_ignore)
+    leaf_map, open_before = _decide(values, probabilities, protocol, threshold)
+    is_open = leaf_map < 0
+    still_open = count_values(values[is_open])
+    decided = [frozenset([leaf]) for leaf in count_values(leaf_map[~is_open])]
+    storage = store(
+        sets=[*decided, *(protocol.sets[value] for value in still_open)],
+        annotated=_annotated(protocol, count_values(values), still_open),
+        num_leaves=protocol.num_leaves,
+        for_ignore=protocol.sets[-1] if protocol.has_ignore else frozenset(),
+    )
+    for value in still_open:
+        leaf_map[is_open & (values == value)] = storage.value[protocol.sets[value]]
+    enlarged = [value for value in still_open if protocol.sets[value] in storage.enlarged]
+    return leaf_map, Completed(
+        protocol=storage.protocol,
+        open_before=open_before,
+        completed=open_before - sum(still_open.values()),
+        enlarged=sum(still_open[value] for value in enlarged),
+    )
+
+
+def _decide(
+    values: np.ndarray, probabilities: np.ndarray, protocol: Protocol, threshold: float
+) -> tuple[np.ndarray, int]:
+    """Return the leaf of every voxel, -1 where it stays open, and how many were open before.
+
+    Works in chunks, so that no second copy of the probabilities is made.
+    """
+    leaf_map = np.full(values.shape, -1, np.min_scalar_type(-protocol.num_leaves - 1))
+    open_before = 0
+    for start in range(0, len(values), rows := _rows_of_a_chunk(values, len(probabilities))):
+        chunk = slice(start, start + rows)
+        for value, count in count_values(values[chunk]).items():
+            members = np.array(sorted(protocol.sets[value]))
+            where = values[chunk] == value
+            if len(members) == 1:
+                leaf_map[chunk][where] = members[0]
+                continue
+            open_before += count
+            inside = np.stack([probabilities[leaf, chunk][where] for leaf in members])
+            leaf_map[chunk][where] = _sure_leaves(inside.astype(np.float64), members, threshold)
+    return leaf_map, open_before
+
+
+def _rows_of_a_chunk(values: np.ndarray, num_leaves: int) -> int:
+    row = max(1, values[:1].size * num_leaves)
+    return max(1, CHUNK // row)
+
+
+def _sure_leaves(inside: np.ndarray, members: np.ndarray, threshold: float) -> np.ndarray:
+    """Return the leaf of each voxel, -1 if the model is not sure. inside: `(members, voxels)`."""
+    best = inside.argmax(0)
+    total = inside.sum(0)
+    highest = np.take_along_axis(inside, best[None], 0)[0]
+    return np.where((total > 0) & (highest >= threshold * total), members[best], -1)
+
+
+def _annotated(
+    protocol: Protocol, values: Collection[int], still_open: Collection[int]
+) -> LabelSet:
+    """Return the leaves that count as annotated after completion.
+
+    Those that people annotated, and those about which every open voxel was decided.
+    """
+    stated = protocol.stated_sets
+    larger = {value: stated[value] for value in values if len(stated.get(value, ())) > 1}
+    in_question = frozenset[int]().union(*larger.values())
+    undecided = frozenset[int]().union(*(larger.get(value, ()) for value in still_open))
+    return protocol.annotated | (in_question - undecided)
 
 
 def complete_case(
-    item: Completion, reader: Any, num_leaves: int, folder: Path, ending: str, threshold: float
+    item: Completion, reader: Any, folder: Path, ending: str, threshold: float
 ) -> Completed:
-    """Write the completed copy of a case and the mask of what was completed; nnU-Net's reader keeps
-    the geometry.
+    """Write the completed copy of a case and the mask of what was completed.
+
+    nnU-Net's reader keeps the geometry.
     """
     assert item.case.label is not None
-    values, properties = reader.read_seg(str(item.case.label))
-    values = np.rint(values[0]).astype(np.int64)
+    array, properties = reader.read_seg(str(item.case.label))
+    values = integer_array(array[0], item.case.label)
+    probabilities = _read_probabilities(item, values.shape)
+    lowest, highest = int(values.min(initial=0)), int(values.max(initial=0))
+    if lowest < 0 or highest >= len(item.protocol.sets):
+        undeclared = lowest if lowest < 0 else highest
+        raise LabelSetError(
+            f"{item.case.label}: value {undeclared} is not declared: run 'nnunet_labelset verify'"
+        )
+    result, completed = complete_values(values, probabilities, item.protocol, threshold)
+    del probabilities
+    dtype = np.min_scalar_type(item.protocol.num_leaves)
+    name = f"{item.case.name}{SUFFIX}{ending}"
+    _write(reader, result.astype(dtype), folder / COMPLETED_LABELS / name, properties)
+    was_open = _open_values(item.protocol)[values]
+    is_open = _open_values(completed.protocol)[result]
+    decided = (was_open & ~is_open).astype(np.uint8)
+    _write(reader, decided, folder / COMPLETED_VOXELS / name, properties)
+    return completed
+
+
+def _open_values(protocol: Protocol) -> np.ndarray:
+    return np.array([len(labels) > 1 for labels in protocol.sets])
+
+
+def _read_probabilities(item: Completion, shape: tuple[int, ...]) -> np.ndarray:
     try:
         with np.load(item.probabilities) as content:
             probabilities = content["probabilities"]
@@ -112,26 +179,12 @@ def complete_case(
         raise LabelSetError(
             f"{item.probabilities}: not readable: {error}: validate again with --val --npz"
         ) from None
-    if probabilities.shape != (expected := (num_leaves, *values.shape)):
+    if probabilities.shape != (expected := (item.protocol.num_leaves, *shape)):
         raise LabelSetError(
-            f"{item.probabilities}: case '{item.case.name}': shape {probabilities.shape}, expected {expected} "
-            "(leaves, label map): validate again with --val --npz"
+            f"{item.probabilities}: case '{item.case.name}': shape {probabilities.shape}, "
+            f"expected {expected} (labels, label map): validate again with --val --npz"
         )
-    highest = int(values.max(initial=0))
-    if values.min(initial=0) < 0 or highest >= len(item.sets):
-        raise LabelSetError(
-            f"{item.case.label}: value {highest} is not declared: run 'nnunet_labelset verify'"
-        )
-    result, completed = complete_values(values, probabilities, item.sets, threshold)
-    dtype = np.min_scalar_type(len(probabilities))
-    name = f"{item.case.name}{SUFFIX}{ending}"
-    _write(reader, result.astype(dtype), folder / COMPLETED_LABELS / name, properties)
-    was_open = np.array([len(labels) > 1 for labels in item.sets])[values]
-    is_open = np.array([len(labels) > 1 for labels in completed.protocol])[result]
-    _write(
-        reader, (was_open & ~is_open).astype(np.uint8), folder / COMPLETED_VOXELS / name, properties
-    )
-    return completed
+    return probabilities
 
 
 def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str, Any]) -> None:
@@ -174,7 +227,6 @@ def write_completed(
         work = partial(
             complete_case,
             reader=reader_of(model),
-            num_leaves=contract.num_leaves,
             folder=staging,
             ending=ending,
             threshold=threshold,
@@ -245,58 +297,70 @@ def _dataset_json(
     target: Path,
     results: Mapping[Completion, Completed],
 ) -> dict[str, Any]:
-    num_leaves = contract.num_leaves
-    has_ignore = contract.has_ignore or any(result.uses_ignore for result in results.values())
-    made_by_model = originals(before)
-    cases = {case: name for case, name in contract.cases.items() if case not in made_by_model}
-    protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
-    if has_ignore and not contract.has_ignore:
-        protocols = {name: protocol.with_ignore() for name, protocol in protocols.items()}
-    names: dict[tuple[tuple[LabelSet, ...], LabelSet], str] = {}
-    files = {
-        case.name: {
-            "images": [_in_place(path, target) for path in case.images],
-            "label": _in_place(case.label, target),
+    """Return dataset.json: the annotated cases in place, and the completed copies beside them."""
+    copies = {f"{item.case.name}{SUFFIX}": item for item in results}
+    completed = {name: results[item] for name, item in copies.items()}
+    after = _contract_with_copies(contract, originals(before), completed, source.name)
+    files = _files_in_place(source, target, before)
+    for name, item in copies.items():
+        label = f"{COMPLETED_LABELS}/{name}{file_ending(before)}"
+        files[name] = {**files[item.case.name], "label": label}
+    provenance = {
+        name: {
+            "of": item.case.name,
+            "fold": item.fold,
+            "open_voxels": completed[name].open_before,
+            "completed_voxels": completed[name].completed,
         }
-        for case in raw_cases(source, before)
-        if case.part == TRAINING and case.label is not None and case.name not in made_by_model
+        for name, item in copies.items()
     }
-    provenance = {}
-    for item, result in results.items():
-        name = f"{item.case.name}{SUFFIX}"
-        if name in cases:
-            raise LabelSetError(f"case '{name}' exists already in {source.name}: rename it")
-        sets = result.protocol if has_ignore else result.protocol[:num_leaves]
-        single = frozenset(leaf for leaf in range(num_leaves) if sets[leaf] == {leaf})
-        disputed = single & Protocol(sets, num_leaves).uncertain
-        kept = disputed & contract.protocol(item.case.name).vouched
-        cases[name] = names.setdefault((sets, kept), f"completed_{len(names) + 1}")
-        files[name] = {
-            **files[item.case.name],
-            "label": f"{COMPLETED_LABELS}/{name}{file_ending(before)}",
-        }
-        provenance[name] = {
-            **{"of": item.case.name, "fold": item.fold},
-            **{"open_voxels": result.open_before, "completed_voxels": result.completed},
-        }
-    if taken := sorted(set(names.values()) & set(protocols)):
-        raise LabelSetError(f"{source.name} has protocols of the names {some(taken)}: rename them")
-    protocols |= {name: Protocol(sets, num_leaves, kept) for (sets, kept), name in names.items()}
-    after = replace(contract, protocols=protocols, cases=cases, has_ignore=has_ignore)
+    voxels = f"{COMPLETED_VOXELS}/CASE: 1 where a model decided"
+    kept = {key: before[key] for key in before if key not in (LISTED, "training", COMPLETED)}
     return {
-        **{
-            key: value
-            for key, value in before.items()
-            if key not in (LISTED, "training", COMPLETED)
-        },
+        **kept,
         **after.to_dataset_json(),
         NUM_TRAINING: len(files),
         "name": target.name,
         LISTED: files,
-        COMPLETED: {
-            "cases": provenance,
-            "voxels": f"{COMPLETED_VOXELS}/CASE: 1 where a model decided",
-        },
+        COMPLETED: {"cases": provenance, "voxels": voxels},
+    }
+
+
+def _contract_with_copies(
+    contract: Contract,
+    made_by_model: Collection[str],
+    completed: Mapping[str, Completed],
+    dataset: str,
+) -> Contract:
+    """Return the contract of the annotated cases and of the new copies."""
+    cases = {case: name for case, name in contract.cases.items() if case not in made_by_model}
+    if taken := sorted(completed.keys() & cases.keys()):
+        raise LabelSetError(f"case '{taken[0]}' exists already in {dataset}: rename it")
+    protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
+    names: dict[Protocol, str] = {}
+    for case, result in completed.items():
+        cases[case] = names.setdefault(result.protocol, f"completed_{len(names) + 1}")
+    if taken := sorted(set(names.values()) & set(protocols)):
+        raise LabelSetError(f"{dataset} has protocols of the names {some(taken)}: rename them")
+    protocols |= {name: protocol for protocol, name in names.items()}
+    has_ignore = contract.has_ignore or any(protocol.has_ignore for protocol in names)
+    if has_ignore:
+        protocols = {name: protocol.with_ignore() for name, protocol in protocols.items()}
+    return replace(contract, protocols=protocols, cases=cases, has_ignore=has_ignore)
+
+
+def _files_in_place(
+    source: Path, target: Path, dataset_json: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the files of the annotated training cases, relative to the new data set."""
+    made_by_model = originals(dataset_json)
+    return {
+        case.name: {
+            "images": [_in_place(path, target) for path in case.images],
+            "label": _in_place(case.label, target),
+        }
+        for case in raw_cases(source, dataset_json)
+        if case.part == TRAINING and case.name not in made_by_model
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import IGNORE, Contract, LabelSet
+from nnunet_labelset.contract import IGNORE, Contract, Protocol
 from nnunet_labelset.contract.completed import check_split, originals
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
@@ -30,7 +30,7 @@ class Completion:
     """A case, and what the fold that did not train on it predicts there."""
 
     case: RawCase
-    sets: tuple[LabelSet, ...]
+    protocol: Protocol
     fold: int
     probabilities: Path
 
@@ -84,8 +84,8 @@ def find_completions(
     for case in raw_cases(folder, dataset_json):
         if case.part != TRAINING or case.name in made_by_model:
             continue
-        sets = contract.protocol(case.name).sets
-        if all(len(labels) == 1 for labels in sets):
+        protocol = contract.protocol(case.name)
+        if all(len(labels) == 1 for labels in protocol.sets):
             continue
         fold = held_out.get(case.name)
         if fold is None:
@@ -95,7 +95,7 @@ def find_completions(
         if not file.is_file():
             missing[case.name] = fold
             continue
-        found.append(Completion(case, sets, fold, file))
+        found.append(Completion(case, protocol, fold, file))
     if missing:
         raise LabelSetError(
             f"{model}: no probabilities of {len(missing)} case(s) ({some(missing, 3)}): "

@@ -1,30 +1,29 @@
-"""Write a data set from jobs: in parallel, into a hidden folder that becomes the data set only when
-all is well.
+"""Write a data set from jobs: in parallel, and published only when all is well.
 
-A killed run leaves the hidden folder with a record of every case that is done; the next run goes on
-from there.
+A killed run leaves its hidden folder with a record of every finished case; the next run continues
+there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from nnunet_labelset.contract import Contract, LabelSet, Protocol
+from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.notes import NOTES, Note, write_notes
+from nnunet_labelset.dataset_conversion.notes import Note, write_notes
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.dataset_conversion.records import Records, convert_and_record, output_names
-from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.nnunet.publish import NOTES, Target, publish, staged
 from nnunet_labelset.nnunet.raw import TRAINING, new_dataset_json
 
 
 @dataclass
 class Written:
-    """What came of a run."""
+    """The data set that a run has written."""
 
     contract: Contract
     jobs: dict[str, CaseJob]  # by case
@@ -34,126 +33,136 @@ class Written:
     kept: list[str]  # files of the data set that was replaced
 
 
-def write_dataset(target: Target, made: Plan, processes: int, skip_bad_cases: bool) -> Written:
-    """Convert all jobs and publish the data set, or raise one error that lists every problem, with
-    nothing written.
+def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bool) -> Written:
+    """Convert all jobs and publish the data set.
+
+    If there are problems, one error lists all of them and nothing is written.
     """
     if processes < 1:
         raise LabelSetError(f"-np {processes}: expected 1 or more")
-    with staged(target, (path for job in made.jobs for path in job.inputs)) as staging:
-        return _write(target, Records(staging), made, processes, skip_bad_cases)
-
-
-def _write(
-    target: Target, records: Records, made: Plan, processes: int, skip_bad_cases: bool
-) -> Written:
-    stopped_before = bool(
-        records
-    )  # then its finished cases are worth keeping, whatever happens now
-    try:
+    with staged(target, (path for job in plan.jobs for path in job.inputs)) as staging:
+        records = Records(staging)
+        was_stopped = bool(records)  # then its finished cases are worth keeping
         # A run that cannot succeed any more still looks for all problems, but need not write.
-        results, resumed = _convert_all(
-            records, made.jobs, processes, write=not made.problems or skip_bad_cases
+        writes = not plan.problems or skip_bad_cases
+        results, resumed = _convert_all(records, plan.jobs, processes, writes)
+        problems = [*plan.problems, *_problems(plan.jobs, results)]
+        skipped = {case for case, _ in problems}
+        good_jobs = [job for job in plan.jobs if job.case not in skipped]
+        failure = _failure(problems, good_jobs, skip_bad_cases)
+        if failure:
+            if not was_stopped:
+                records.path.unlink(missing_ok=True)
+            raise LabelSetError(failure)
+        written = Written(
+            contract=_contract(plan.labels, good_jobs, results),
+            jobs={job.case: job for job in good_jobs},
+            skipped=_texts(problems),
+            notes=[(job.case, note) for job in good_jobs for note in results[job.case].notes],
+            resumed=resumed,
+            kept=[],
         )
+        written.kept = _publish(target, written, plan.channels, results)
+        return written
+
+
+def _publish(
+    target: Target, written: Written, channels: Sequence[str], results: Mapping[str, CaseResult]
+) -> list[str]:
+    """Write what is about all cases, and publish; returns what was kept of the old data set."""
+    jobs = list(written.jobs.values())
+    write_notes(target.staging / NOTES, written.notes)
+    num_training = sum(job.part == TRAINING for job in jobs)
+    layout = new_dataset_json(target.folder.name, channels, num_training, jobs[0].ending)
+    dataset_json = {**layout, **written.contract.to_dataset_json()}
+    files = {name for job in jobs for name in output_names(job, results[job.case])}
+    return publish(target, files, dataset_json)
+
+
+def _problems(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> list[tuple[str, str]]:
+    return [(job.case, text) for job in jobs for text in results[job.case].problems]
+
+
+def _failure(
+    problems: Sequence[tuple[str, str]], good_jobs: Sequence[CaseJob], skip_bad_cases: bool
+) -> str:
+    """Return why nothing can be written, or an empty text."""
+    texts = _texts(problems)
+    listed = f"{len(texts)} problem(s):\n" + "\n".join(f"  {text}" for text in texts)
+    if problems and not skip_bad_cases:
+        return f"{listed}\nNothing was written; --skip-bad-cases leaves these cases out."
+    if any(job.part == TRAINING for job in good_jobs):
+        return ""
+    return "no training case is left" + (f": {listed}" if problems else "")
+
+
+def _texts(problems: Iterable[tuple[str, str]]) -> list[str]:
+    return list(dict.fromkeys(text for _, text in problems))
+
+
+def _convert_all(
+    records: Records, jobs: Sequence[CaseJob], processes: int, writes: bool
+) -> tuple[dict[str, CaseResult], int]:
+    """Return the result of every case, and how many an earlier run had finished."""
+    results = records.recall(jobs)
+    resumed = len(results)
+    open_jobs = [job for job in jobs if job.case not in results]
+    if writes:
+        records.forget(open_jobs)
+    work = partial(convert_and_record, folder=records.folder, write=writes)
+    title = "converting" if writes else "checking"
+    try:
+        for job, (result, record) in map_parallel(work, open_jobs, processes, title):
+            results[job.case] = result
+            if record:
+                records.add(record)
     except LabelSetError as error:
         if not records:
             raise
         raise LabelSetError(
-            f"{error}; what is done is kept: the same command goes on from there"
+            f"{error}; finished cases are kept: the same command continues from there"
         ) from None
-    bad = [
-        *made.problems,
-        *((job.case, text) for job in made.jobs for text in results[job.case].problems),
-    ]
-    skipped = {case for case, _ in bad}
-    good = [job for job in made.jobs if job.case not in skipped]
-    failure = ""
-    if bad and not skip_bad_cases:
-        failure = (
-            _list_problems(bad) + "\nNothing was written; --skip-bad-cases leaves these cases out."
-        )
-    elif not any(job.part == TRAINING for job in good):
-        failure = "no training case is left" + (": " + _list_problems(bad) if bad else "")
-    if failure:
-        if not stopped_before:
-            records.path.unlink(missing_ok=True)
-        raise LabelSetError(failure)
-    contract = _contract(made.labels, good, results)
-    notes = [(job.case, note) for job in good for note in results[job.case].notes]
-    write_notes(target.staging / NOTES, notes)
-    num_training = sum(job.part == TRAINING for job in good)
-    layout = new_dataset_json(target.folder.name, made.channels, num_training, good[0].ending)
-    dataset_json = {**layout, **contract.to_dataset_json()}
-    kept = publish(
-        target,
-        {name for job in good for name in output_names(job, results[job.case])},
-        dataset_json,
-    )
-    texts = list(dict.fromkeys(text for _, text in bad))
-    return Written(contract, {job.case: job for job in good}, texts, notes, resumed, kept)
-
-
-def _convert_all(
-    records: Records, jobs: Sequence[CaseJob], processes: int, write: bool
-) -> tuple[dict[str, CaseResult], int]:
-    results = records.recall(jobs)
-    resumed = len(results)
-    todo = [job for job in jobs if job.case not in results]
-    if write:
-        records.forget(todo)
-    work = partial(convert_and_record, folder=records.folder, write=write)
-    for job, (result, record) in map_parallel(
-        work, todo, processes, "converting" if write else "checking"
-    ):
-        results[job.case] = result
-        if record:
-            records.add(record)
     return results, resumed
 
 
 def _contract(
-    labels: Contract, jobs: Sequence[CaseJob], results: dict[str, CaseResult]
+    labels: Contract, jobs: Sequence[CaseJob], results: Mapping[str, CaseResult]
 ) -> Contract:
-    """Equal protocols of a source get one name; a source with several gets them numbered, most
-    annotated first.
-    """
-    has_ignore = any(results[job.case].uses_ignore for job in jobs)
-    of_case = {
-        job.case: (job.source, sets if has_ignore else sets[:-1])
-        for job in jobs
-        if (sets := results[job.case].sets) is not None
-    }
-    by_source: dict[str, set[tuple[LabelSet, ...]]] = {}
-    for source, sets in of_case.values():
-        by_source.setdefault(source, set()).add(sets)
-    names: dict[tuple[str, tuple[LabelSet, ...]], str] = {}
-    for source, protocols in by_source.items():
-        ordered = sorted(
-            protocols, key=lambda sets: (sum(map(len, sets)), [sorted(leaves) for leaves in sets])
-        )
-        for number, protocol in enumerate(ordered, start=1):
-            names[source, protocol] = source if len(ordered) == 1 else f"{source}_{number}"
-    if len(set(names.values())) != len(
-        names
-    ):  # a source 'a' with two protocols beside a source 'a_1'
-        names = {key: f"{key[0]}_protocol_{number}" for number, key in enumerate(names)}
-    vouched: dict[str, LabelSet] = {}
-    for case, key in of_case.items():
-        single = frozenset().union(*(leaves for leaves in key[1] if len(leaves) == 1))
-        uncertain = Protocol(key[1], labels.num_leaves).uncertain
-        disputed = results[case].vouched & single & uncertain
-        vouched[names[key]] = vouched.get(names[key], disputed) & disputed
+    protocols = {job.case: results[job.case].protocol for job in jobs}
+    known = {case: protocol for case, protocol in protocols.items() if protocol is not None}
+    has_ignore = any(protocol.has_ignore for protocol in known.values())
+    if has_ignore:
+        known = {case: protocol.with_ignore() for case, protocol in known.items()}
+    by_source: dict[str, set[Protocol]] = {}
+    for job in jobs:
+        if job.case in known:
+            by_source.setdefault(job.source, set()).add(known[job.case])
+    names = _protocol_names(by_source)
+    sources = {job.case: job.source for job in jobs}
     return replace(
         labels,
-        protocols={
-            name: Protocol(sets, labels.num_leaves, vouched.get(name, frozenset()))
-            for (_, sets), name in names.items()
-        },
-        cases={case: names[key] for case, key in of_case.items()},
+        protocols={name: protocol for (_, protocol), name in names.items()},
+        cases={case: names[sources[case], protocol] for case, protocol in known.items()},
         has_ignore=has_ignore,
     )
 
 
-def _list_problems(problems: Sequence[tuple[str, str]]) -> str:
-    texts = list(dict.fromkeys(text for _, text in problems))
-    return f"{len(texts)} problem(s):\n" + "\n".join(f"  {text}" for text in texts)
+def _protocol_names(
+    by_source: Mapping[str, Collection[Protocol]],
+) -> dict[tuple[str, Protocol], str]:
+    """Return a name for every protocol of every source.
+
+    The protocol of a source has its name; several are numbered, those that annotate most first.
+    """
+    names = {}
+    for source, protocols in by_source.items():
+        for number, protocol in enumerate(sorted(protocols, key=_order), start=1):
+            names[source, protocol] = source if len(protocols) == 1 else f"{source}_{number}"
+    if len(set(names.values())) != len(names):  # a source 'a' with two protocols beside one 'a_1'
+        names = {key: f"{key[0]}_protocol_{number}" for number, key in enumerate(names)}
+    return names
+
+
+def _order(protocol: Protocol) -> tuple[int, list[list[int]], list[int], bool]:
+    sets = [sorted(leaves) for leaves in protocol.sets]
+    return sum(map(len, sets)), sets, sorted(protocol.vouched), protocol.states_ignore

@@ -1,22 +1,23 @@
-"""One case as a job for a worker process, and what comes of it."""
+"""One case as a job for a worker process, and its result."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.dataset_conversion.meaning import Meaning, SourceProtocol
+from nnunet_labelset.contract import Protocol
+from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
-from nnunet_labelset.nnunet.raw import TRAINING
+from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, TRAINING
 
 
 @dataclass(frozen=True)
 class CaseJob:
-    """Files and rules of one case. `labels` is one file with the values of the protocol, or one
-    file per structure: then structure `i` has the value `i + 1` in the protocol, and `None` is a
-    structure that was not drawn here.
+    """Files and rules of one case.
+
+    `labels` is one file with the values of the protocol, or one file per structure: then structure
+    `i` has the value `i + 1` in the protocol, and None is a structure that was not drawn here.
     """
 
     case: str
@@ -25,7 +26,7 @@ class CaseJob:
     images: tuple[Path, ...]
     labels: tuple[Path | None, ...]
     mask: Path | None
-    protocol: SourceProtocol | Meaning
+    protocol: SourceProtocol
     leaves: tuple[str, ...]
     per_structure: bool = False
     overlap: bool = False
@@ -34,7 +35,7 @@ class CaseJob:
     mask_images: float | None = None  # mm around the mask
     fully_annotated: bool = False  # the user vouches for it, however much of the mask is unlabelled
     link: bool = False
-    ending: str = ".nii.gz"
+    ending: str = DEFAULT_ENDING
     notes: tuple[Note, ...] = ()  # what was noticed before any file was read
 
     @property
@@ -48,9 +49,8 @@ class CaseJob:
 
     @property
     def label_file(self) -> str:
-        return (
-            f"{LABELS_TRAINING if self.part == TRAINING else LABELS_TEST}/{self.case}{self.ending}"
-        )
+        folder = LABELS_TRAINING if self.part == TRAINING else LABELS_TEST
+        return f"{folder}/{self.case}{self.ending}"
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -59,10 +59,8 @@ class CaseJob:
 
 @dataclass
 class CaseResult:
-    """`sets` says what each value stands for (None: no label map)."""
+    """The protocol of the label map that was written (None: the case has none), and remarks."""
 
-    sets: tuple[LabelSet, ...] | None = None
-    vouched: LabelSet = frozenset()
-    uses_ignore: bool = False
+    protocol: Protocol | None = None
     problems: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)

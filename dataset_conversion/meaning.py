@@ -21,18 +21,18 @@ known with certainty).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.dataset_conversion.storage import Storage, allocate
+from nnunet_labelset.contract import LabelSet, Protocol
+from nnunet_labelset.contract.storage import BACKGROUND, store
 
-BACKGROUND = frozenset([0])
+UNLABELLED = 0  # the value of voxels that nobody labelled
 
 
 class Mask(Enum):
-    """What is known of unlabelled voxels: a file tells inside from outside, or all are background,
+    """What is known about unlabelled voxels: a file tells inside from outside, all are background,
     or nothing.
     """
 
@@ -43,13 +43,17 @@ class Mask(Enum):
 
 @dataclass(frozen=True)
 class SourceProtocol:
-    """How a case was annotated. Leaves are numbers here; leaf 0 is background.
+    """How a case was annotated in its source. Leaves are numbers; leaf 0 is background.
 
     `values` maps a value of the source's files to the leaves that it may be; a voxel with any other
     value (0) is unlabelled. `annotated` are the leaves that were looked for, and `varies` those
     that count as annotated where they occur; of `partly` drawn leaves some structures exist and
     others do not. `absorbs[y]` are leaves that were labelled as `y` wherever they are not
     annotated. `withheld` leaves are made unannotated on purpose.
+
+    Where `is_final`, another data set has said it all: `values` are label-sets, 0 included, and
+    `annotated` is what counts as annotated. `is_complete` then tells whether it was in that data
+    set.
     """
 
     num_leaves: int
@@ -60,6 +64,8 @@ class SourceProtocol:
     absorbs: Mapping[int, LabelSet] = field(default_factory=dict)
     withheld: LabelSet = frozenset()
     mask: Mask = Mask.NONE
+    is_final: bool = False
+    is_complete: bool = False
 
     @property
     def everything(self) -> LabelSet:
@@ -67,110 +73,181 @@ class SourceProtocol:
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """What the voxels of one case may be: by value, and for unlabelled ones inside and outside of
-    the mask.
+class Interpretation:
+    """The protocol of a case in the new data set, and how its values get there.
+
+    `values` maps the values of the source to those of the protocol; 0 is an unlabelled voxel inside
+    of the mask, and `outside` the value of one outside. `contradicted` are values of leaves that
+    were declared unannotated. `is_complete`: unlabelled voxels inside the mask should be few.
     """
 
-    values: Mapping[int, LabelSet]
-    inside: LabelSet
-    outside: LabelSet
-    unannotated: LabelSet | None = None  # the label-set for `ignore`
-    contradicted: Mapping[int, LabelSet] = field(
-        default_factory=dict
-    )  # values of leaves declared unannotated
-    complete: bool = (
-        False  # nothing is left for the unlabelled voxels inside the mask but background
-    )
+    protocol: Protocol
+    values: Mapping[int, int]
+    outside: int
+    enlarged: Mapping[LabelSet, LabelSet]
+    contradicted: Mapping[int, LabelSet] = field(default_factory=dict)
+    is_complete: bool = False
     needs_mask: bool = False
     background_added: bool = False
-    vouched: LabelSet = (
-        frozenset()
-    )  # annotated, though some voxels are disputed between them and others
 
-    def storage(self, num_leaves: int, present: Collection[int]) -> Storage:
-        """Values for all label-sets of the protocol or, when they do not fit, for those that this
-        case has.
+    def label_set(self, value: int) -> LabelSet:
+        """Return what a voxel with this value of the source may be."""
+        return self.protocol.sets[self.values[value]]
 
-        Annotated leaves keep their value even where they do not occur: an absent leaf is still an
-        annotated one.
-        """
-        always = {self.inside, self.outside} | {
-            labels for labels in self.values.values() if len(labels) == 1
-        }
-        occurring = {labels for value, labels in self.values.items() if value in present}
-        # A value for "any leaf" is often declared and never used; it must not take `ignore` from
-        # the unannotated set.
-        declared = {labels for labels in self.values.values() if len(labels) < num_leaves}
-        storage = allocate(always | declared | occurring, num_leaves, self.unannotated)
-        return (
-            allocate(always | occurring, num_leaves, self.unannotated)
-            if storage.merged
-            else storage
-        )
+    @property
+    def inside(self) -> LabelSet:
+        return self.label_set(UNLABELLED)
 
 
-def interpret(protocol: SourceProtocol | Meaning, present: Collection[int]) -> Meaning:
-    """Apply the protocol to a case in which the values `present` occur; the tables above are its
-    rules.
-    """
-    if isinstance(protocol, Meaning):
-        return protocol
+@dataclass(frozen=True)
+class _Knowledge:
+    """What follows from a protocol and the values of one case."""
+
+    annotated: LabelSet
+    blind: LabelSet  # unannotated, or withheld
+    absorbed: Mapping[int, LabelSet]
+    hidden: LabelSet  # what an unlabelled or a withheld voxel may be
+    nothing_hidden: bool
+    mask_is_complete: bool
+    is_certain: bool  # the mask tells a hidden leaf from background
+
+    @property
+    def carried(self) -> LabelSet:
+        """Leaves that others absorb."""
+        return frozenset().union(*self.absorbed.values())
+
+
+def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretation:
+    """Apply a protocol to a case in which the values `present` occur, by the tables above."""
+    if protocol.is_final:
+        return _stored(protocol, present, dict(protocol.values), protocol.values[UNLABELLED])
+    known = _knowledge(protocol, present)
+    values, contradicted = {}, {}
+    for value, labels in protocol.values.items():
+        if labels <= protocol.everything - known.annotated - BACKGROUND - protocol.partly:
+            contradicted[value] = labels
+        else:
+            values[value] = _label_set(labels, known)
+    by_file = protocol.mask is Mask.FILE
+    inside = outside = known.hidden
+    if known.mask_is_complete and (known.is_certain or not by_file):
+        inside = BACKGROUND
+    if known.mask_is_complete or by_file:
+        outside = BACKGROUND
+    if UNLABELLED in values:  # the source says what it is
+        outside = values[UNLABELLED]
+    values.setdefault(UNLABELLED, inside)
+    stored = _stored(protocol, present, values, outside, known)
+    one_hidden = len(known.hidden - BACKGROUND) == 1
+    return replace(
+        stored,
+        contradicted=contradicted,
+        is_complete=known.mask_is_complete and by_file,
+        needs_mask=by_file and not known.nothing_hidden,
+        background_added=by_file and not known.mask_is_complete and one_hidden,
+    )
+
+
+def _knowledge(protocol: SourceProtocol, present: Collection[int]) -> _Knowledge:
     annotated = _annotated(protocol, present)
     unannotated = protocol.everything - annotated - BACKGROUND
     blind = unannotated | protocol.withheld
     absorbed = {
         leaf: inner & blind for leaf, inner in protocol.absorbs.items() if leaf not in blind
     }
-    carried = frozenset().union(*absorbed.values())
-
-    not_drawn = _not_drawn(protocol, unannotated)
-    rest = _not_drawn(protocol, blind) | (
-        protocol.withheld - carried
-    )  # what an unlabelled or a withheld voxel may be
-    complete = protocol.mask is not Mask.NONE and not not_drawn
+    hidden = _not_drawn(protocol, blind) | protocol.withheld.difference(*absorbed.values())
+    mask_is_complete = protocol.mask is not Mask.NONE and not _not_drawn(protocol, unannotated)
     # One leaf alone would turn "not annotated" into "certainly this leaf"; no mask is that exact.
-    certain = len(rest) > 1 and (protocol.mask is Mask.FILE or complete)
-    hidden = rest if certain else rest | BACKGROUND
-
-    values, contradicted = {}, {}
-    for value, labels in protocol.values.items():
-        if labels <= unannotated - protocol.partly:
-            contradicted[value] = labels
-        elif labels <= blind and not labels <= carried:
-            values[value] = hidden | labels
-        else:
-            absorbers = frozenset(
-                leaf for leaf, inner in absorbed.items() if labels & (inner | {leaf})
-            )
-            values[value] = labels.union(absorbers, *(absorbed[leaf] for leaf in absorbers))
-    return Meaning(
-        values,
-        inside=BACKGROUND if complete and (certain or protocol.mask is Mask.LABELLED) else hidden,
-        outside=BACKGROUND if protocol.mask is Mask.FILE or complete else hidden,
-        unannotated=hidden if rest else None,
-        contradicted=contradicted,
-        complete=complete and protocol.mask is Mask.FILE,
-        needs_mask=protocol.mask is Mask.FILE and bool(rest),
-        background_added=protocol.mask is Mask.FILE and not complete and len(rest) == 1,
-        vouched=(annotated - blind)
-        & frozenset().union(*(labels for labels in values.values() if len(labels) == 1)),
+    is_certain = len(hidden) > 1 and (protocol.mask is Mask.FILE or mask_is_complete)
+    return _Knowledge(
+        annotated=annotated,
+        blind=blind,
+        absorbed=absorbed,
+        hidden=hidden if is_certain else hidden | BACKGROUND,
+        nothing_hidden=not hidden,
+        mask_is_complete=mask_is_complete,
+        is_certain=is_certain,
     )
+
+
+def _label_set(labels: LabelSet, known: _Knowledge) -> LabelSet:
+    """Return what a labelled voxel may be."""
+    if labels <= known.blind and not labels <= known.carried:
+        return known.hidden | labels
+    absorbers = frozenset(
+        leaf for leaf, inner in known.absorbed.items() if labels & (inner | {leaf})
+    )
+    return labels.union(absorbers, *(known.absorbed[leaf] for leaf in absorbers))
+
+
+def _stored(
+    protocol: SourceProtocol,
+    present: Collection[int],
+    values: Mapping[int, LabelSet],
+    outside: LabelSet,
+    known: _Knowledge | None = None,
+) -> Interpretation:
+    """Store the label-sets of a case.
+
+    An absent leaf that was looked for is still annotated. Label-sets that were declared but do not
+    occur are stored where there is room; one of all leaves never takes `ignore` from another.
+    """
+    inside = values[UNLABELLED]
+    declared = [labels for labels in values.values() if len(labels) < protocol.num_leaves]
+    occurring = [values[value] for value in present if value in values]
+    annotated, for_ignore = protocol.annotated, inside if len(inside) > 1 else frozenset[int]()
+    if known is not None:
+        annotated = _annotated_alone(known, declared, (inside, outside))
+        for_ignore = frozenset() if known.nothing_hidden else known.hidden
+    storage = store(
+        sets=[inside, outside, *occurring],
+        annotated=annotated,
+        num_leaves=protocol.num_leaves,
+        optional=declared,
+        for_ignore=for_ignore,
+    )
+    known_values = {value: labels for value, labels in values.items() if labels in storage.value}
+    return Interpretation(
+        protocol=storage.protocol,
+        values={value: storage.value[labels] for value, labels in known_values.items()},
+        outside=storage.value[outside],
+        enlarged=storage.enlarged,
+        is_complete=protocol.is_complete,
+    )
+
+
+def _annotated_alone(
+    known: _Knowledge, declared: Collection[LabelSet], unlabelled: Collection[LabelSet]
+) -> LabelSet:
+    """Return the leaves that count as annotated: looked for, and with a value of their own.
+
+    A leaf that an unlabelled voxel may be was not drawn completely. Background has no value of its
+    own in most sources: it is annotated unless unlabelled voxels may be more.
+    """
+    alone = _union(labels for labels in declared if len(labels) == 1)
+    drawn = (known.annotated - known.blind) & (alone - BACKGROUND)
+    drawn -= _union(labels for labels in unlabelled if len(labels) > 1)
+    in_doubt = _union(labels for labels in (*declared, *unlabelled) if len(labels) > 1)
+    is_known = BACKGROUND in (*declared, *unlabelled)
+    return drawn | (BACKGROUND - in_doubt if is_known else frozenset())
+
+
+def _union(sets: Iterable[LabelSet]) -> LabelSet:
+    return frozenset[int]().union(*sets)
 
 
 def _annotated(protocol: SourceProtocol, present: Collection[int]) -> LabelSet:
-    """Leaves that were looked for in this case; of those that vary, the ones that occur by
-    themselves.
-    """
-    found = (
+    """Return the leaves that were looked for; of those that vary, the ones that occur alone."""
+    alone = _union(
         labels for value, labels in protocol.values.items() if value in present and len(labels) == 1
     )
-    return protocol.annotated | (protocol.varies & frozenset().union(*found))
+    return protocol.annotated | (protocol.varies & alone)
 
 
 def _not_drawn(protocol: SourceProtocol, blind: LabelSet) -> LabelSet:
-    """Leaves that unlabelled voxels may be: not annotated, not absorbed by another leaf, in no
-    larger set drawn.
+    """Return the leaves that unlabelled voxels may be.
+
+    They are not annotated, not absorbed by another leaf, and in no larger set that was drawn.
     """
     absorbed = [inner for leaf, inner in protocol.absorbs.items() if leaf not in blind]
     larger = (

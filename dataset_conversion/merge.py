@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, Contract, LabelSet
+from nnunet_labelset.contract import BLOCK, Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import contract_with_list, refuse_unknown
 from nnunet_labelset.contract.completed import COMPLETED
 from nnunet_labelset.dataset_conversion.job import CaseJob
-from nnunet_labelset.dataset_conversion.meaning import Meaning
+from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
@@ -177,73 +177,92 @@ def _unique_name(number: int, folders: Sequence[Path]) -> str:
     return whole[number] if whole.count(whole[number]) == 1 else f"{whole[number]}_{number + 1}"
 
 
-def merge_jobs(
-    datasets: Sequence[InputDataset],
-    labels: Contract,
-    channels: tuple[str, ...],
-    ending: str,
-    link: bool,
-    prefix: bool,
-) -> Plan:
-    """One job for every case of every data set; problems are collected, not raised."""
-    made = Plan(labels, channels)
-    leaves = labels.leaf_names
-    number_of = {leaf: number for number, leaf in enumerate(leaves)}
+@dataclass(frozen=True)
+class MergeOptions:
+    """What all cases of a merge share."""
+
+    labels: Contract  # leaves and regions of the new data set
+    channels: tuple[str, ...]
+    ending: str
+    link: bool
+    prefix: bool
+
+
+def merge_jobs(datasets: Sequence[InputDataset], options: MergeOptions) -> Plan:
+    """Return one job for every case of every data set; problems are collected, not raised."""
+    plan = Plan(options.labels, options.channels)
     for dataset in datasets:
-        known = [
-            frozenset(number_of[name] for name in dataset.names[leaf])
-            for leaf in dataset.contract.leaf_names
-        ]
-        hidden = frozenset(range(len(leaves))).difference(
-            *known
-        )  # may be in the background of this data set
-        meaning = {
-            own: frozenset().union(*(known[leaf] for leaf in own), hidden if 0 in own else ())
-            # protocols share most of them
-            for own in {
-                s for protocol in dataset.contract.protocols.values() for s in protocol.sets
-            }
-        }
+        protocols = _common_protocols(dataset, options.labels)
         for case in dataset.cases:
-            name = f"{dataset.name}_{case.name}" if prefix else case.name
+            name = f"{dataset.name}_{case.name}" if options.prefix else case.name
             try:
-                made.add_name(name, str(dataset.folder), "use --prefix")
-                if len(case.images) != len(channels):
-                    raise LabelSetError(
-                        f"case '{case.name}' has {len(case.images)} images, expected {len(channels)}"
-                    )
-                made.jobs.append(_job(name, dataset, case, meaning, leaves, link, ending))
+                plan.add_name(name, str(dataset.folder), "use --prefix")
             except LabelSetError as error:
-                where = "" if str(error).startswith(str(dataset.folder)) else f"{dataset.folder}: "
-                made.problems.append((name, f"{where}{error}"))
-    return made
+                plan.problems.append((f"{dataset.name}/{name}", str(error)))
+                continue
+            try:
+                plan.jobs.append(_job(name, dataset, case, protocols, options))
+            except LabelSetError as error:
+                plan.problems.append((name, f"{dataset.folder}: {error}"))
+    return plan
+
+
+def _common_protocols(dataset: InputDataset, labels: Contract) -> dict[str, SourceProtocol]:
+    """Return the protocols of a data set, in the labels of the merged one."""
+    number_of = {leaf: number for number, leaf in enumerate(labels.leaf_names)}
+    known = [
+        frozenset(number_of[name] for name in dataset.names[leaf])
+        for leaf in dataset.contract.leaf_names
+    ]
+    known[0] |= labels.full_set.difference(*known)  # may hide in the background of this data set
+    return {
+        name: SourceProtocol(
+            num_leaves=labels.num_leaves,
+            values={
+                value: frozenset[int]().union(*(known[leaf] for leaf in leaves))
+                for value, leaves in enumerate(protocol.sets)
+            },
+            annotated=_common_annotated(protocol, known),
+            is_final=True,
+            is_complete=protocol.is_complete,
+        )
+        for name, protocol in dataset.contract.protocols.items()
+    }
+
+
+def _common_annotated(protocol: Protocol, known: Sequence[LabelSet]) -> LabelSet:
+    """Return the leaves that are annotated in the merged data set.
+
+    Each label that may be such a leaf is annotated, and is nothing else. `known` are the common
+    leaves of each label.
+    """
+    everything = frozenset[int]().union(*known)
+    in_doubt = (
+        common
+        for leaf, common in enumerate(known)
+        if leaf not in protocol.annotated or len(common) > 1
+    )
+    return everything.difference(*in_doubt)
 
 
 def _job(
     name: str,
     dataset: InputDataset,
     case: RawCase,
-    meaning: Mapping[LabelSet, LabelSet],
-    leaves: tuple[str, ...],
-    link: bool,
-    ending: str,
+    protocols: Mapping[str, SourceProtocol],
+    options: MergeOptions,
 ) -> CaseJob:
-    """`meaning` is what each label-set of the data set is in the common label space."""
-    values, source, complete, vouched = {0: frozenset([0])}, dataset.name, False, frozenset[int]()
-    if case.label is not None:
-        contract, protocol = dataset.contract, dataset.contract.protocol_name(case.name)
-        values = {
-            value: meaning[labels] for value, labels in enumerate(contract.protocols[protocol].sets)
-        }
-        complete = contract.is_fully_annotated(case.name)
-        own = contract.protocols[protocol].vouched
-        vouched = frozenset(
-            leaf for value in own if len(values.get(value, ())) == 1 for leaf in values[value]
+    if len(case.images) != len(options.channels):
+        raise LabelSetError(
+            f"case '{case.name}' has {len(case.images)} images, expected {len(options.channels)}"
         )
-        if BLOCK in dataset.dataset_json and len(contract.protocols) > 1:
-            source = f"{dataset.name}_{protocol}"
-    unlabelled = values.pop(0)
-    ignored = unlabelled if len(unlabelled) > 1 else None
+    source = dataset.name
+    protocol = SourceProtocol(options.labels.num_leaves, {}, frozenset())  # of no label map
+    if case.label is not None:
+        protocol_name = dataset.contract.protocol_name(case.name)
+        protocol = protocols[protocol_name]
+        if BLOCK in dataset.dataset_json and len(protocols) > 1:
+            source = f"{dataset.name}_{protocol_name}"
     return CaseJob(
         case=name,
         source=source,
@@ -251,11 +270,9 @@ def _job(
         images=case.images,
         labels=() if case.label is None else (case.label,),
         mask=case.mask if case.label is not None else None,
-        protocol=Meaning(
-            values, unlabelled, unlabelled, ignored, complete=complete, vouched=vouched
-        ),
-        leaves=leaves,
+        protocol=protocol,
+        leaves=options.labels.leaf_names,
         fully_annotated=dataset.fully_annotated,
-        link=link,
-        ending=ending,
+        link=options.link,
+        ending=options.ending,
     )

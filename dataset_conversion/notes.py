@@ -11,8 +11,8 @@ from typing import NamedTuple
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.publish import NOTES
 
-NOTES = "conversion_notes.csv"
 MOST_LINES = 10  # of one kind; the table has them all
 
 

@@ -1,6 +1,4 @@
-"""Records of finished cases, so that a stopped run goes on where it was: one file, with a line for
-every case.
-"""
+"""Records of finished cases, so that a stopped run continues: one file with a line per case."""
 
 from __future__ import annotations
 
@@ -9,21 +7,21 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset import __version__
+from nnunet_labelset.contract import Protocol
 from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.io.files import write_text
-
-RECORDS = ".records"
+from nnunet_labelset.nnunet.publish import JOURNAL, size_of
 
 
 def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[CaseResult, str]:
-    """Runs in a worker: what came of a case, and its record, which is empty if it was not written."""
+    """Convert a case in a worker; return the result and its record, empty if nothing was written."""
     if not write:
         return convert_case(job, None), ""
     stamp = fingerprint(job)
@@ -36,12 +34,7 @@ def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[
 
 def output_names(job: CaseJob, result: CaseResult) -> list[str]:
     """The files of a case in the data set folder."""
-    return job.image_files + ([job.label_file] if result.sets is not None else [])
-
-
-def size_of(path: Path) -> int | None:
-    """Bytes of a file or link, None if there is none."""
-    return path.lstat().st_size if os.path.lexists(path) else None
+    return job.image_files + ([job.label_file] if result.protocol is not None else [])
 
 
 def fingerprint(job: CaseJob) -> str:
@@ -57,28 +50,24 @@ def fingerprint(job: CaseJob) -> str:
 
 
 class Records:
-    """The records in the hidden folder of a data set. A line that cannot be read is as none."""
+    """The records in the hidden folder of a data set. Unreadable lines are ignored."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / RECORDS
+        self.folder, self.path = folder, folder / JOURNAL
 
     def __bool__(self) -> bool:
         return bool(size_of(self.path))
 
     def recall(self, jobs: Sequence[CaseJob]) -> dict[str, CaseResult]:
-        """Results of cases that an earlier run finished by the same rules from the same files, if
-        these are there.
+        """Return the results of cases that an earlier run finished by the same rules from the same
+        files, if the files it wrote are still there.
         """
         records = {record["case"]: record for record, _ in self._read()}
         found = {}
         for job in jobs if records else ():
             with suppress(KeyError, TypeError):
                 record = records[job.case]
-                result = CaseResult(**record["result"])
-                result.notes = [Note(*note) for note in result.notes]
-                result.vouched = frozenset(result.vouched)
-                if result.sets is not None:
-                    result.sets = tuple(frozenset(labels) for labels in result.sets)
+                result = _result(record["result"])
                 files = {name: size_of(self.folder / name) for name in output_names(job, result)}
                 whole = files == record["files"] and None not in files.values()
                 if whole and record["fingerprint"] == fingerprint(job):
@@ -86,7 +75,7 @@ class Records:
         return found
 
     def forget(self, jobs: Sequence[CaseJob]) -> None:
-        """Before these cases are converted: whoever stops then must not find their old records with
+        """Drop the records of cases that are about to be converted: old records must not describe
         new files.
         """
         cases = {job.case for job in jobs}
@@ -97,7 +86,7 @@ class Records:
             )
 
     def add(self, record: str) -> None:
-        """After the files of a case were written, so that a case with a record is a whole case."""
+        """Append a record, after the files of its case were written."""
         with (
             suppress(OSError),
             open(self.path, "a", encoding="utf-8") as file,
@@ -120,6 +109,16 @@ class Records:
                     yield record, line
 
 
+def _result(record: dict[str, Any]) -> CaseResult:
+    notes = [Note(*note) for note in record["notes"]]
+    if record["protocol"] is None:
+        return CaseResult(None, record["problems"], notes)
+    sets = tuple(frozenset(labels) for labels in record["protocol"]["sets"])
+    vouched = frozenset(record["protocol"]["vouched"])
+    protocol = Protocol(**{**record["protocol"], "sets": sets, "vouched": vouched})
+    return CaseResult(protocol, record["problems"], notes)
+
+
 def _dump(value: Any) -> str:
     """As JSON; sets in order, data classes by their fields."""
     return json.dumps(value, default=_plain, sort_keys=True)
@@ -128,4 +127,6 @@ def _dump(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
-    return vars(value) if is_dataclass(value) else str(value)  # paths, members of an Enum
+    if not is_dataclass(value):
+        return str(value)  # paths, members of an Enum
+    return {entry.name: getattr(value, entry.name) for entry in fields(value)}

@@ -7,12 +7,12 @@ import argparse
 from nnunet_labelset.commands.options import add_model, add_processes
 from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.dataset_conversion.complete import write_completed
-from nnunet_labelset.dataset_conversion.target import dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet.folders import check_free, find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import find_model, read_splits
 from nnunet_labelset.nnunet.names import DATASET, PREPROCESSED, RAW
+from nnunet_labelset.nnunet.publish import dataset_folder
 from nnunet_labelset.nnunet.raw import read_dataset
 from nnunet_labelset.nnunet.recommendation import next_commands_with_plans
 

@@ -15,10 +15,10 @@ from nnunet_labelset.dataset_conversion.plan import Options, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
 from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
 from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set, presets
-from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
+from nnunet_labelset.nnunet.publish import Target, dataset_folder
 
 EPILOG = """\
 examples:

@@ -9,17 +9,17 @@ import argparse
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
-from nnunet_labelset.dataset_conversion.merge import merge_jobs, read_datasets
+from nnunet_labelset.dataset_conversion.merge import MergeOptions, merge_jobs, read_datasets
 from nnunet_labelset.dataset_conversion.merge_names import (
     common_channels,
     common_labels,
     remarks,
     rename_labels,
 )
-from nnunet_labelset.dataset_conversion.target import Target, dataset_folder
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
-from nnunet_labelset.nnunet.raw import file_ending
+from nnunet_labelset.nnunet.publish import Target, dataset_folder
+from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, file_ending
 
 EPILOG = """\
 example: data set 3 calls the tumour 'cancer', and in data set 12 'liver' includes the tumour:
@@ -58,12 +58,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     datasets = read_datasets(args.datasets, args.annotated, args.fully_annotated)
     rename_labels(datasets, args.label)
-    labels, channels = common_labels(datasets), common_channels(datasets, args.channels)
+    labels = common_labels(datasets)
     endings = {file_ending(dataset.dataset_json) for dataset in datasets}
-    ending = endings.pop() if len(endings) == 1 else ".nii.gz"
-    folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
-    made = merge_jobs(datasets, labels, channels, ending, link=not args.copy, prefix=args.prefix)
-    written = write_dataset(Target(folder, args.overwrite), made, args.np, args.skip_bad_cases)
-    print(
-        closing_words(written, folder, remarks(datasets, labels.leaf_names, linked=not args.copy))
+    options = MergeOptions(
+        labels=labels,
+        channels=common_channels(datasets, args.channels),
+        ending=endings.pop() if len(endings) == 1 else DEFAULT_ENDING,
+        link=not args.copy,
+        prefix=args.prefix,
     )
+    folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
+    plan = merge_jobs(datasets, options)
+    written = write_dataset(Target(folder, args.overwrite), plan, args.np, args.skip_bad_cases)
+    notes = remarks(datasets, labels.leaf_names, linked=not args.copy)
+    print(closing_words(written, folder, notes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -128,4 +128,4 @@ class Protocol:
         """Return the same protocol for a data set that declares `ignore`."""
         if self.has_ignore:
             return self
-        return Protocol((*self.sets, self.full_set), self.num_leaves, self.vouched)
+        return replace(self, sets=(*self.sets, self.full_set))

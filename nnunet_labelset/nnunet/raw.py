@@ -22,6 +22,7 @@ from nnunet_labelset.nnunet.names import (
 )
 
 TRAINING, TEST = "training", "test"
+DEFAULT_ENDING = ".nii.gz"  # of the data sets that we write
 INCOMPLETE = (
     ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
 )

@@ -16,7 +16,6 @@ import numpy as np
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import contract_with_list
-from nnunet_labelset.dataset_conversion.target import Target, publish, staged
 from nnunet_labelset.datasets.annotate import protocol_name
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import link_file
@@ -24,6 +23,7 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.volume import count_values, integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.nnunet.publish import Target, publish, staged
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
 
 

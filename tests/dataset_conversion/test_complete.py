@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
+from nnunet_labelset.contract import Protocol
 from nnunet_labelset.contract.completed import check_split, refuse_completed, whole_split
 from nnunet_labelset.dataset_conversion import complete
 from nnunet_labelset.dataset_conversion.complete import complete_values
@@ -30,15 +31,15 @@ SETS = [frozenset(labels) for labels in ({0}, {1, 2, 3}, {2}, {3}, {1, 2}, {0, 1
 @settings(max_examples=60)
 def test_every_voxel_keeps_its_label_set_or_a_sure_leaf_of_it(seed: int, threshold: float) -> None:
     rng = np.random.default_rng(seed)
-    sets = [SETS[i] for i in rng.integers(0, len(SETS), 5)]
+    sets = tuple(SETS[i] for i in rng.integers(0, len(SETS), 5))
     values = rng.integers(0, 5, (3, 4, 5))
     probabilities = (
         rng.dirichlet(np.full(4, 0.2), (3, 4, 5)).transpose(3, 0, 1, 2).astype(np.float32)
     )
-    result, completed = complete_values(values, probabilities, sets, threshold)
+    result, completed = complete_values(values, probabilities, Protocol(sets, 4), threshold)
     decided = 0
     for voxel in np.ndindex(values.shape):
-        before, after = sets[values[voxel]], completed.protocol[result[voxel]]
+        before, after = sets[values[voxel]], completed.protocol.sets[result[voxel]]
         p = np.array([probabilities[(leaf, *voxel)] for leaf in sorted(before)], float)
         if len(before) == 1:
             assert after == before
@@ -59,7 +60,10 @@ def test_no_probability_at_all_in_the_set_decides_nothing() -> None:
     probabilities = np.zeros((3, 1, 1, 1), np.float32)
     probabilities[0] = 1
     _, completed = complete_values(
-        np.full((1, 1, 1), 1), probabilities, [frozenset([0]), frozenset([1, 2])], 0.5
+        np.full((1, 1, 1), 1),
+        probabilities,
+        Protocol((frozenset([0]), frozenset([1, 2]), frozenset([2])), 3),
+        0.5,
     )
     assert completed.completed == 0
 

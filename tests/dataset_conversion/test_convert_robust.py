@@ -55,7 +55,7 @@ BAD = {
         Path.unlink,
         "no label file: looked for {case}/parcellation.nii.gz",
     ),
-    "mask_missing": ("mask", Path.unlink, "no mask file, but unannotated leaves need one"),
+    "mask_missing": ("mask", Path.unlink, "no mask file"),
     "image_not_nifti": (
         "srr",
         lambda path: path.write_bytes(b"hello" * 100),

@@ -1,6 +1,4 @@
-"""What a voxel may be survives: storage of label-sets, interpretation of protocols, remap. No
-files.
-"""
+"""Interpretation of protocols, and remapping: what a voxel may be survives. No files."""
 
 from __future__ import annotations
 
@@ -11,8 +9,14 @@ from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 
 from nnunet_labelset.dataset_conversion.case import dilate
-from nnunet_labelset.dataset_conversion.meaning import BACKGROUND, Mask, SourceProtocol, interpret
-from nnunet_labelset.dataset_conversion.storage import allocate, remap
+from nnunet_labelset.dataset_conversion.meaning import (
+    BACKGROUND,
+    Interpretation,
+    Mask,
+    SourceProtocol,
+    interpret,
+)
+from nnunet_labelset.dataset_conversion.remap import remap
 from nnunet_labelset.io.volume import count_values
 
 C = 5
@@ -28,37 +32,8 @@ def protocol_name(num_leaves, values, annotated=None, **more) -> SourceProtocol:
     return SourceProtocol(num_leaves, values, annotated, **more)
 
 
-leaf_sets = st.frozensets(st.integers(0, C - 1), min_size=1)
-
-
-@given(st.sets(leaf_sets, max_size=12), st.one_of(st.none(), leaf_sets))
-def test_every_set_is_stored_as_itself_or_as_an_announced_superset(sets, unannotated):
-    storage = allocate(sets, C, unannotated)
-    stored_sets = storage.sets()
-    for labels in sets:
-        stored = stored_sets[storage.value_of(labels)]
-        assert stored == labels if labels not in storage.merged else stored > labels
-        if len(labels) == 1:
-            assert storage.value_of(labels) == min(labels)
-    assert len(set(storage.value.values())) == len(storage.value)
-    # Merging happens only when the values really run out.
-    larger = [labels for labels in sets if len(labels) > 1]
-    free = C + 1 - sum(len(labels) == 1 for labels in sets)
-    assert bool(storage.merged) == (len(larger) > free) or fs(*range(C)) in sets
-
-
-def test_unannotated_is_ignore_and_a_set_takes_one_of_its_own_leaves():
-    storage = allocate([fs(0), fs(2), fs(1, 4), fs(3, 4)], C, unannotated=fs(3, 4))
-    assert storage.value_of(fs(3, 4)) == C
-    assert storage.value_of(fs(1, 4)) == 1
-    assert storage.sets() == (fs(0), fs(1, 4), fs(2), fs(3), fs(4), fs(3, 4))
-
-
-def test_merging_loses_as_little_as_possible():
-    singles = [fs(leaf) for leaf in range(C)]
-    storage = allocate([*singles, fs(1, 2), fs(1, 2, 3)], C)
-    assert storage.merged == {fs(1, 2): fs(1, 2, 3)}
-    assert storage.value_of(fs(1, 2)) == C
+def outside_of(meaning: Interpretation) -> frozenset[int]:
+    return meaning.protocol.sets[meaning.outside]
 
 
 @given(st.data())
@@ -85,13 +60,11 @@ def test_protocol_keeps_the_truth(data):
     meaning = interpret(
         protocol_name(C, values, annotated, withheld=withheld, mask=mask), set(labels.tolist())
     )
-    storage = meaning.storage(C, set(labels.tolist()))
-    table = {value: storage.value_of(labels_set) for value, labels_set in meaning.values.items()}
-    table[0] = storage.value_of(meaning.inside)
-    target = remap(labels, table, C)
+    target = remap(labels, meaning.values, C)
     if mask is Mask.FILE:
-        target[(labels == 0) & ~inside] = storage.value_of(meaning.outside)
-    sets = storage.sets()
+        target[(labels == 0) & ~inside] = meaning.outside
+    sets = meaning.protocol.sets
+    assert meaning.protocol.annotated - BACKGROUND == annotated - withheld
     hidden = set(range(1, C)) - annotated | withheld
     for true, label, value, within in zip(truth, labels, target, inside, strict=True):
         stored = sets[value]
@@ -118,9 +91,9 @@ def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
 def test_one_withheld_leaf_is_not_taken_for_certain_and_two_need_no_background():
     values = {leaf: fs(leaf) for leaf in range(1, C)}
     one = interpret(protocol_name(C, values, withheld=fs(2), mask=Mask.FILE), set(range(C)))
-    assert one.values[2] == one.inside == {0, 2}
+    assert one.label_set(2) == one.inside == {0, 2}
     two = interpret(protocol_name(C, values, withheld=fs(2, 3), mask=Mask.FILE), set(range(C)))
-    assert two.values[2] == two.values[3] == {2, 3}
+    assert two.label_set(2) == two.label_set(3) == {2, 3}
     assert two.inside == BACKGROUND
 
 
@@ -130,9 +103,8 @@ def test_leaf_inside_a_larger_set_is_accounted_for():
     """
     meaning = interpret(protocol_name(3, {1: fs(1, 2)}, mask=Mask.LABELLED), {0, 1})
     assert meaning.inside == BACKGROUND
-    storage = meaning.storage(3, {0, 1})
-    assert not storage.uses_ignore
-    assert storage.sets()[1] == {1, 2}
+    assert not meaning.protocol.has_ignore
+    assert meaning.protocol.sets[1] == {1, 2}
 
 
 def test_absorbed_leaf():
@@ -140,13 +112,15 @@ def test_absorbed_leaf():
         4, {1: fs(1), 2: fs(2), 3: fs(3)}, annotated=fs(1, 2), absorbs={1: fs(3)}, mask=Mask.FILE
     )
     meaning = interpret(protocol, {0, 1, 2})
-    assert meaning.values[1] == {1, 3}
-    assert meaning.values[2] == {2}
+    assert meaning.label_set(1) == {1, 3}
+    assert meaning.label_set(2) == {2}
     assert meaning.inside == BACKGROUND
     withheld = protocol_name(
         4, protocol.values, withheld=fs(3), absorbs=protocol.absorbs, mask=Mask.FILE
     )
-    assert interpret(withheld, {0, 1, 2, 3}).values == {1: fs(1, 3), 2: fs(2), 3: fs(1, 3)}
+    meaning = interpret(withheld, {0, 1, 2, 3})
+    sets = {value: meaning.label_set(value) for value in (1, 2, 3)}
+    assert sets == {1: fs(1, 3), 2: fs(2), 3: fs(1, 3)}
 
 
 def test_inference_and_contradiction():
@@ -208,14 +182,15 @@ UNLABELLED = {  # the second table of docs/manifest.md: leaves drawn -> (inside,
 def test_unlabelled_voxels_as_the_documents_say(drawn, mask):
     values = {leaf: fs(leaf) for leaf in range(1, C)}
     meaning = interpret(protocol_name(C, values, fs(*drawn), mask=mask), set(drawn))
-    assert (meaning.inside, meaning.outside) == UNLABELLED[drawn][mask]
-    assert meaning.complete == (mask is Mask.FILE and len(drawn) == C - 1)
-    assert meaning.values == {leaf: fs(leaf) for leaf in drawn}
+    assert (meaning.inside, outside_of(meaning)) == UNLABELLED[drawn][mask]
+    assert meaning.is_complete == (mask is Mask.FILE and len(drawn) == C - 1)
+    assert {leaf: meaning.label_set(leaf) for leaf in drawn} == {leaf: fs(leaf) for leaf in drawn}
+    assert meaning.protocol.annotated - BACKGROUND == set(drawn)
     assert meaning.contradicted == {leaf: fs(leaf) for leaf in range(1, C) if leaf not in drawn}
 
 
 def test_partly_drawn_is_as_good_as_unlabelled():
     values = {leaf: fs(leaf) for leaf in range(1, C)}
     meaning = interpret(protocol_name(C, values, fs(1, 2), partly=fs(3)), {1, 2, 3})
-    assert meaning.values[3] == meaning.inside == {0, 3, 4}
+    assert meaning.label_set(3) == meaning.inside == {0, 3, 4}
     assert meaning.contradicted == {4: fs(4)}

@@ -128,7 +128,7 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(tmp_path, capsys, chan
     error = capsys.readouterr().err
     assert "imagesTr/c1_0000.nii.gz: cannot be written" in error
     assert len(error.strip().splitlines()) == 1
-    assert "the same command goes on from there" in error
+    assert "finished cases are kept" in error
     assert not (tmp_path / "raw" / "Dataset027_Fetal").exists()
     assert convert(tmp_path / "raw", source) == 0
     assert "1 of them were already there" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""The place of a data set: checked, filled out of sight, and given its name when all is well.
+"""Write a data set out of sight and publish it when all is well, so that nobody sees half of it.
 
-What stood there before goes only then, and what is not of that data set itself stays.
+What stood there before goes only then, and files that are not part of that data set stay.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import Contract
-from nnunet_labelset.dataset_conversion.notes import NOTES
-from nnunet_labelset.dataset_conversion.records import RECORDS, size_of
+from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import check_name, flush_files, read_json, write_json
 from nnunet_labelset.io.lock import locked
@@ -28,10 +26,15 @@ from nnunet_labelset.nnunet.names import (
     IMAGES_TRAINING,
     LABELS_TEST,
     LABELS_TRAINING,
+    PREPROCESSED,
+    RAW,
     dataset_name,
 )
-from nnunet_labelset.nnunet.raw import INCOMPLETE, file_ending
+from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, INCOMPLETE, file_ending
 
+JOURNAL = ".records"  # which cases are finished, so that a stopped run can go on
+NOTES = "conversion_notes.csv"
+PROVENANCE = "provenance.csv"  # where every case comes from
 # Label maps that a model has completed. Not in labelsTr: if it is there, nnU-Net looks for every
 # case in it when it collects a cross-validation, also for those that are listed in place.
 COMPLETED_LABELS = "labelsCompleted"
@@ -44,7 +47,7 @@ CASE_FOLDERS = (
     COMPLETED_LABELS,
     COMPLETED_VOXELS,
 )
-OURS = (DATASET, NOTES, INCOMPLETE, RECORDS)
+OWN_FILES = (DATASET, NOTES, PROVENANCE, INCOMPLETE, JOURNAL)
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,7 @@ class Target:
 
 
 def dataset_folder(root: Path, number: int, name: str) -> Path:
-    """`root/DatasetXXX_Name`; an id that another data set has is an error, as nnU-Net could not
-    tell them apart.
-    """
+    """Return `root/DatasetXXX_Name`. An id that another data set has is an error."""
     if not 1 <= number <= 999:
         raise LabelSetError(f"-d {number}: expected an id from 1 to 999")
     folder = root / dataset_name(number, check_name(name, "-n"))
@@ -92,11 +93,9 @@ def _check_id(folder: Path) -> None:
 
 @contextmanager
 def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
-    """The hidden folder in which one run at a time makes the data set, until `publish` gives it its
-    name.
+    """Yield the hidden folder in which one run at a time makes the data set, until `publish`.
 
-    After an error it stays only if it has records of finished cases, from which the next run goes
-    on.
+    After an error it stays only if its journal lists finished cases: the next run continues there.
     """
     try:
         with locked(target.place):
@@ -108,11 +107,11 @@ def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
             try:
                 yield target.staging
             finally:
-                if target.staging.exists() and not size_of(target.staging / RECORDS):
+                if target.staging.exists() and not size_of(target.staging / JOURNAL):
                     shutil.rmtree(target.staging)
     except (FileExistsError, NotADirectoryError) as error:
         raise LabelSetError(
-            f"{error.filename}: needed as a folder, but it is none: choose another -o"
+            f"{error.filename}: expected a folder, but it is a file: choose another -o"
         ) from None
     except OSError as error:
         raise LabelSetError(
@@ -120,77 +119,103 @@ def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
         ) from None
 
 
+def size_of(path: Path) -> int | None:
+    """Return the size of a file or link in bytes, None if it does not exist."""
+    return path.lstat().st_size if os.path.lexists(path) else None
+
+
 def _check(target: Target, inputs: Iterable[Path]) -> None:
     if target.folder.exists():
-        if not target.overwrite:
-            raise LabelSetError(
-                f"{target.folder} exists: choose another -d or -n, or give --overwrite"
-            )
-        if not any((target.folder / name).exists() for name in (DATASET, INCOMPLETE)):
-            raise LabelSetError(
-                f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it"
-            )
-        inside = next((path for path in inputs if _is_below(path, target.place)), None)
-        if inside:
-            raise LabelSetError(
-                f"{inside}: lies in the data set that would be written: choose another -d or -n"
-            )
-    if os.path.lexists(target.staging) and (
-        target.staging.is_symlink() or not target.staging.is_dir()
-    ):
+        _check_replacement(target, inputs)
+    is_folder = target.staging.is_dir() and not target.staging.is_symlink()
+    if os.path.lexists(target.staging) and not is_folder:
         raise LabelSetError(f"{target.staging}: this name is needed for a folder: move it away")
-    known = {target.staging / name for name in CASE_FOLDERS}
-    for folder in (target.staging, *known):
-        for path in folder.iterdir() if folder.is_dir() else ():
-            if path.is_dir() and path not in known:
+    case_folders = {target.staging / name for name in CASE_FOLDERS}
+    for folder in (target.staging, *case_folders):
+        for path in _folders_in(folder):
+            if path not in case_folders:
                 raise LabelSetError(
                     f"{path}: no conversion made this folder: move it away, it would be deleted"
                 )
 
 
-def _is_below(path: Path, folder: Path) -> bool:
-    return os.path.realpath(path).startswith(f"{folder}{os.sep}")
+def _folders_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+
+
+def _check_replacement(target: Target, inputs: Iterable[Path]) -> None:
+    if not target.overwrite:
+        raise LabelSetError(f"{target.folder} exists: choose another -d or -n, or give --overwrite")
+    if not any((target.folder / name).exists() for name in (DATASET, INCOMPLETE)):
+        raise LabelSetError(
+            f"{target.folder} is not a data set (no dataset.json): --overwrite would delete it"
+        )
+    for path in inputs:
+        if os.path.realpath(path).startswith(f"{target.place}{os.sep}"):
+            raise LabelSetError(
+                f"{path}: lies in the data set that would be written: choose another -d or -n"
+            )
 
 
 def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]) -> list[str]:
-    """Remove what is not among the `files` of the cases, write dataset.json last, and give the
-    folder its name.
+    """Give the hidden folder its name, after removing all but `files` and writing dataset.json.
 
     Returns what was kept of the data set that stood there before.
     """
     staging = target.staging
     Contract.from_dataset_json(dataset_json)  # what we write, we can read
-    found = set()
-    for folder in CASE_FOLDERS:
-        for path in (staging / folder).glob("*"):
-            if f"{folder}/{path.name}" in files:
-                found.add(f"{folder}/{path.name}")
-            else:
-                path.unlink()
-    if missing := sorted(set(files) - found):
-        raise LabelSetError(
-            f"{staging / missing[0]}: somebody removed it while the others were converted: run again"
-        )
+    _keep_only(staging, files)
     try:
-        flush_files(staging / name for name in found if not (staging / name).is_symlink())
+        links = {name for name in files if (staging / name).is_symlink()}
+        flush_files(staging / name for name in files if name not in links)
     except OSError:
-        (staging / RECORDS).unlink(missing_ok=True)  # nobody knows which files are whole
+        (staging / JOURNAL).unlink(missing_ok=True)  # nobody knows which files are whole
         raise
     write_json(staging / DATASET, dataset_json)
     _check_id(target.folder)  # another run may have taken it meanwhile
     (staging / INCOMPLETE).unlink()
     if target.place.exists():
+        withdraw_preprocessed(target.folder)
         os.rename(target.place, target.old)
     os.rename(staging, target.place)
-    (target.place / RECORDS).unlink(
-        missing_ok=True
-    )  # only now: until then, the next run can go on from it
+    # Only now: until then, the next run can continue from it.
+    (target.place / JOURNAL).unlink(missing_ok=True)
     return settle(target.old, target.place)
 
 
+def _keep_only(staging: Path, files: Collection[str]) -> None:
+    """Remove other files of cases, as an earlier run with other cases may have left them."""
+    present = set()
+    for folder in CASE_FOLDERS:
+        for path in (staging / folder).glob("*"):
+            name = f"{folder}/{path.name}"
+            present.add(name)
+            if name not in files:
+                path.unlink()
+    if missing := sorted(set(files) - present):
+        raise LabelSetError(
+            f"{staging / missing[0]}: was removed while other cases were converted: run again"
+        )
+
+
+def withdraw_preprocessed(folder: Path) -> None:
+    """Take the block out of nnU-Net's copy of dataset.json: what it has preprocessed is out of date.
+
+    No training then starts before the data set is preprocessed again.
+    """
+    raw, preprocessed = (os.environ.get(variable) for variable in (RAW, PREPROCESSED))
+    if not raw or not preprocessed or os.path.realpath(raw) != os.path.realpath(folder.parent):
+        return
+    copy = Path(preprocessed, folder.name, DATASET)
+    if not copy.is_file():
+        return
+    content = read_json(copy)
+    if content.pop(BLOCK, None) is not None:
+        write_json(copy, content)
+
+
 def settle(old: Path, new: Path) -> list[str]:
-    """Finish a replacement, also one that was killed: what is not of the old data set itself moves
-    over to the new one.
+    """Finish a replacement, even one that was killed: foreign files move to the new data set.
 
     Returns what was moved. If the new one never got its name, the old one gets its name back.
     """
@@ -212,20 +237,19 @@ def settle(old: Path, new: Path) -> list[str]:
 
 
 def _foreign(folder: Path) -> Iterator[Path]:
-    """Files and folders in a data set that are neither its cases nor its dataset.json."""
+    """Yield files and folders of a data set that are neither its cases nor its own files."""
     try:
         ending = file_ending(read_json(folder / DATASET))
     except LabelSetError:
-        ending = ".nii.gz"
+        ending = DEFAULT_ENDING
     for path in sorted(folder.iterdir()):
         if path.name in CASE_FOLDERS and path.is_dir() and not path.is_symlink():
-            case = re.compile(
-                (r".+_\d{4}" if path.name.startswith("images") else ".+") + re.escape(ending)
-            )
+            stem = r".+_\d{4}" if path.name.startswith("images") else ".+"
+            case = re.compile(stem + re.escape(ending))
             yield from (
                 inner
                 for inner in sorted(path.iterdir())
                 if inner.is_dir() or not case.fullmatch(inner.name)
             )
-        elif path.name not in (*CASE_FOLDERS, *OURS):
+        elif path.name not in (*CASE_FOLDERS, *OWN_FILES):
             yield path
