@@ -19,7 +19,8 @@ LEAF_COLOURS = (
     "999933",
     "AA4499",
 )
-ERROR_COLOURS = {"missed": "#56B4E9", "invented": "#E69F00", "wrong leaf": "#CC79A7"}
+# Errors differ by pattern as well: missed in rows, invented in columns, a wrong label in squares.
+ERROR_COLOURS = {"missed": "#56B4E9", "invented": "#E69F00", "wrong label": "#FF6FB5"}
 CONTOUR_COLOURS = {"reference": "#2FA8FF", "prediction": "#FFB000", "both": "#FFFFFF"}
 METHODS = 7  # colours of methods in figures.css
 GOLDEN_RATIO = 0.618034

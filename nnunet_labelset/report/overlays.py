@@ -131,7 +131,7 @@ def find_image(reference_file: str | Path, case: str, file_ending: str) -> Path 
 
 
 def error_kinds(membership: np.ndarray) -> np.ndarray:
-    """By value and predicted leaf `(K, C)`: 0 what may be right, else missed, invented, wrong leaf
+    """By value and predicted leaf `(K, C)`: 0 what may be right, else missed, invented, wrong label
     (ERROR_COLOURS).
     """
     kinds = np.zeros(membership.shape, np.uint8)

@@ -125,11 +125,16 @@ def plots(figures: Iterable[Markup], kind: str = "plots") -> Markup:
 
 
 def legend(items: Iterable[tuple[str, str]]) -> Markup:
-    """Names with a coloured square; `hatch` is drawn as stripes, `line: STYLE` as a line."""
+    """Return names with a coloured square.
+
+    `hatch` is drawn as stripes, `pattern: KIND` as that kind of error, `line: STYLE` as a line.
+    """
     parts = []
     for colour, name in items:
         if colour == "hatch":
             sign = Markup('<span class="chip hatch"></span>')
+        elif colour.startswith("pattern:"):
+            sign = Markup('<span class="chip {}"></span>').format(colour[9:])
         elif colour.startswith("line:"):
             sign = Markup('<span class="line" style="border-top:{}"></span>').format(colour[5:])
         else:

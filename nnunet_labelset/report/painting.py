@@ -58,9 +58,9 @@ class Painter:
 
     def errors(self, method: int) -> str:
         kinds = self._stack(self.case.errors[method])
-        return self._add(
-            f"errors{method}", self._hatched(_palette(ERROR_COLOURS.values())[kinds], under=True)
-        )
+        picture = _palette(ERROR_COLOURS.values())[kinds]
+        picture[_dark_lines(kinds)] = (0, 0, 0, 255)
+        return self._add(f"errors{method}", self._hatched(picture, under=True))
 
     def definitions(self) -> Markup:
         """The layers, once per case; the pictures refer to them."""
@@ -183,6 +183,13 @@ def _borders(labels: np.ndarray) -> np.ndarray:
 def _edges(labels: np.ndarray) -> np.ndarray:
     """Pixels beside another value, on both sides."""
     return _borders(labels) | _borders(labels[::-1, ::-1])[::-1, ::-1]
+
+
+def _dark_lines(kinds: np.ndarray) -> np.ndarray:
+    """Return where a pattern is black: rows, columns or squares, by kind of error."""
+    row, column = np.indices(kinds.shape) % 4 < 2
+    patterns = np.stack([np.zeros_like(row), row, column, row ^ column])  # (4, h, w)
+    return np.take_along_axis(patterns, kinds[None].astype(np.int64), axis=0)[0]
 
 
 def _stripes(mask: np.ndarray) -> np.ndarray:

@@ -136,8 +136,8 @@ def bland_altman(
     around it.
     """
     means, differences = np.array([point for point in points if point is not None], dtype=float).T
-    height, left, right, top = 190, 48, WIDTH - 16, 26
-    bottom = height - 32
+    height, left, right, top = 206, 48, WIDTH - 16, 26
+    bottom = height - 48
     bias, sd = differences.mean(), differences.std(ddof=1) if len(differences) > 1 else 0.0
     limits = (bias - 1.96 * sd, bias + 1.96 * sd)
     low, high = min(0.0, differences.min(), limits[0]), max(0.0, differences.max(), limits[1])
@@ -146,7 +146,7 @@ def bland_altman(
     x, y = Axis(0, 1.05 * last, left, right), Axis(low, high, bottom, top)
     parts = [*titled(title, unit, left, right), *grid_up(y, left, right)]
     parts += [text(x(tick), bottom + 13, "tick", f"{tick:g}") for tick in ticks(0, last, 4)]
-    parts.append(text(right, height - 4, "unit", f"mean of both volumes, {unit}"))
+    parts.append(text(right, height - 20, "unit", f"mean of both volumes, {unit}"))
     for value, style in (
         (0.0, "zero"),
         (bias, "median"),
@@ -156,6 +156,7 @@ def bland_altman(
     places = [None if point is None else (x(point[0]), y(point[1])) for point in points]
     parts.append(marks(places, [False] * len(places), number))
     agreement = f"limits of agreement {limits[0]:.2f} to {limits[1]:.2f}"
+    parts.append(text(left, height - 4, "tick-left", f"bias {bias:.2f}, {agreement}"))
     return svg(
         WIDTH, height, f"{title}: n = {len(means)}, bias {bias:.2f} {unit}, {agreement}", parts
     )

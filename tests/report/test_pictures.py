@@ -15,7 +15,7 @@ from PIL import Image
 
 from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, leaf_colour, rgb
 from nnunet_labelset.report.overlays import DrawnCase
-from nnunet_labelset.report.painting import Painter
+from nnunet_labelset.report.painting import Painter, _dark_lines
 from nnunet_labelset.report.report import Report
 from nnunet_labelset.report.sections.pictures import choose_cases, most_disputed, rank_cases
 from tests.helpers.evaluation import made_case, made_evaluation, made_score
@@ -58,7 +58,7 @@ def test_errors_are_what_the_reference_excludes(tmp_path: Path) -> None:
     missed, invented, wrong = 1, 2, 3
     expected = [[0, invented, invented], [missed, 0, wrong], [missed, wrong, 0], [0, wrong, 0]]
     assert found.errors[0][0].tolist() == expected
-    assert found.error_counts == [{"missed": 2, "invented": 2, "wrong leaf": 3}]
+    assert found.error_counts == [{"missed": 2, "invented": 2, "wrong label": 3}]
 
 
 def test_unannotated_regions_are_hatched_and_never_errors(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_stray_voxels_of_a_prediction_do_not_shrink_the_pictures(tmp_path: Path)
     prediction[0, 0, 0] = prediction[-1, -1, -1] = 2
     found = drawn(tmp_path, truth, prediction, PLAIN)
     assert found.reference.shape == (18, 28, 28)  # 4 voxels around what the reference labels
-    assert found.error_counts == [{"missed": 0, "invented": 2, "wrong leaf": 0}]
+    assert found.error_counts == [{"missed": 0, "invented": 2, "wrong label": 0}]
     assert found.errors_outside == [2]
 
 
@@ -245,3 +245,14 @@ def test_the_best_method_is_that_of_the_overview() -> None:
     x = {**{case: {"big": 0.9, "small": None} for case in "abc"}, "d": {"big": None, "small": 0.1}}
     y = {**{case: {"big": 0.8, "small": None} for case in "abc"}, "d": {"big": None, "small": 0.3}}
     assert made_report(x=x, y=y).best_method == "x"
+
+
+def test_kinds_of_errors_differ_without_colour() -> None:
+    """Rows, columns and squares: a reader who sees no colours tells them apart."""
+    dark = [_dark_lines(np.full((8, 8), kind)) for kind in (1, 2, 3)]
+    assert not _dark_lines(np.zeros((8, 8), int)).any()
+    assert all((lines.sum() == 32) for lines in dark)
+    assert (dark[0] == dark[0][:, :1]).all()
+    assert (dark[1] == dark[1][:1]).all()
+    assert not (dark[2] == dark[2][:, :1]).all()
+    assert not (dark[2] == dark[2][:1]).all()

@@ -211,4 +211,9 @@
     };
     later(next, { timeout: 300 });
   });
+
+  // Paper shows what is folded on the screen.
+  window.addEventListener("beforeprint", function () {
+    document.querySelectorAll("details").forEach(function (part) { part.open = true; });
+  });
 }());

@@ -32,7 +32,7 @@ TITLE = "Drawn cases"
 ERROR_WORDS = {
     "missed": "missed: background predicted where it cannot be",
     "invented": "invented: predicted on background",
-    "wrong leaf": "wrong leaf",
+    "wrong label": "wrong label",
 }
 
 
@@ -130,9 +130,10 @@ def _legends(contract: Contract) -> Markup:
         for leaf, name in enumerate(contract.leaf_names)
         if leaf
     ]
-    errors = [(colour, ERROR_WORDS[kind]) for kind, colour in ERROR_COLOURS.items()]
+    errors = [(f"pattern: {kind.split()[0]}", ERROR_WORDS[kind]) for kind in ERROR_COLOURS]
     lines = [(colour, f"contour: {which}") for which, colour in CONTOUR_COLOURS.items()]
-    return legend([*leaves, ("hatch", "not (completely) annotated")]) + legend([*errors, *lines])
+    names = legend([*leaves, ("hatch", "not (completely) annotated")])
+    return Markup('<div class="legends">{}{}</div>').format(names, legend([*errors, *lines]))
 
 
 def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
