@@ -105,6 +105,7 @@ def _write_case(
     sets = [*contract.protocol(case.name).sets, contract.full_set][: contract.num_leaves + 1]
     ignore = contract.num_leaves
     moved = []
+    hidden: LabelSet = frozenset()
     if withheld:  # whatever may be a withheld leaf is no longer told from it
         found = count_values(values)
         for hidden in (withheld, withheld | {0}):
@@ -119,4 +120,10 @@ def _write_case(
     write_voxels(
         folder / written[-1], values.astype(np.min_scalar_type(ignore)), place, flush=False
     )
-    return written, Protocol(tuple(sets), contract.num_leaves)
+    if not withheld:
+        return written, contract.protocol(case.name).with_ignore()
+    annotated = contract.protocol(case.name).annotated - hidden
+    protocol = Protocol(tuple(sets), contract.num_leaves)
+    # An `ignore` that may be every label must still say that the withheld ones were not drawn.
+    protocol = replace(protocol, states_ignore=bool(protocol.annotated - annotated))
+    return written, replace(protocol, vouched=annotated & protocol.uncertain)

@@ -142,3 +142,15 @@ def test_mistakes_write_nothing(
     assert message in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "raw").iterdir()] == ["Dataset027_Small"]
     assert not (tmp_path / "study").exists()
+
+
+def test_withholding_everything_leaves_nothing_annotated(raw: Path, tmp_path: Path) -> None:
+    """Where `ignore` may be every label, no unused label may count as annotated."""
+    (tmp_path / "table.csv").write_text("case,annotated\nno_spleen_1,\nfull_1,\n")
+    table = ("--withhold", str(tmp_path / "table.csv"))
+    assert experiment(tmp_path / "study", "--cv", "2", *table, "--into", "127") == 0
+    before, after = contract_of(raw), contract_of(tmp_path / "raw" / "Dataset127_SmallWithheld")
+    for case in ("no_spleen_1", "full_1"):
+        assert set(after.annotated(case)) <= {"background"}
+    for case in ("full_2", "merged_2", "no_spleen_2"):
+        assert after.annotated(case) == before.annotated(case)
