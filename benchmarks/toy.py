@@ -20,9 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_labelset.io.files import write_json
-from nnunet_labelset.losses import LabelSetLoss, LeafDiceCELoss
+from nnunet_labelset.losses import LabelSetLoss, LeafDiceCELoss, RunningLeafDiceCELoss
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.training.running import RunningLeafDiceCELoss
 
 LABELS = 12
 SIZE = 32
@@ -32,7 +31,9 @@ OBJECTS = 7
 NOISE = 0.25
 FEATURES = 24
 BATCH = 2
-RAMP = 0.5  # the recommended trainer's: share of the steps in which the weight of cross entropy grows
+RAMP = (
+    0.5  # the recommended trainer's: share of the steps in which the weight of cross entropy grows
+)
 
 # value c is label c alone, value LABELS + c is "any label but c"
 LABEL_SETS = LabelSets.from_superset_map(
@@ -112,7 +113,7 @@ def train(method: Method, steps: int, complete: float, seed: int, adamw: bool = 
     for step in range(steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / steps) ** 0.9
         if method.ramp:
-            loss.weight_ce = min(1.0, step / (method.ramp * steps))
+            loss.ce_share = min(1.0, step / (method.ramp * steps))
         batch = torch.randint(len(images), (BATCH,), generator=generator)
         target = annotated(labels[batch], complete, generator)
         optimizer.zero_grad()

@@ -29,6 +29,11 @@ from nnunet_labelset.losses.modules import (
     MeanDiceLoss,
     SoftTargetDiceLoss,
 )
+from nnunet_labelset.losses.running import (
+    RunningDice,
+    RunningLeafDiceCELoss,
+    RunningLeafDiceLoss,
+)
 
 __all__ = [
     "AxiomCheck",
@@ -44,6 +49,9 @@ __all__ = [
     "MarginalDiceLoss",
     "MarginalFocalLoss",
     "MeanDiceLoss",
+    "RunningDice",
+    "RunningLeafDiceCELoss",
+    "RunningLeafDiceLoss",
     "SoftTargetDiceLoss",
     "check_axiom",
     "functional",

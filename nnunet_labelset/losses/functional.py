@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
@@ -169,15 +170,16 @@ def loss_of_tables(
     include_background: bool = True,
     weight_dice: float = 1.0,
     weight_ce: float = 1.0,
-    combine: Callable[[DiceTerms], DiceTerms] | None = None,
+    ce_share: float = 1.0,
+    dice_of: Callable[[DiceTerms], Tensor] | None = None,
 ) -> Tensor:
     """The loss of tables that were made before: see `label_set_loss`.
 
     batch_dice: sum over the batch before dividing.
     include_background: count leaf 0 in the mean over leaves.
     weight_dice, weight_ce: weights of the two terms.
-    combine: called with the Dice terms (after the sum over the batch), returns those that are
-        divided.
+    ce_share: part of the entropy's gradient that is used; the value counts it in full.
+    dice_of: returns the Dice values from the Dice terms (after the sum over the batch).
 
     >>> tables = make_tables(membership, leaf_dice).to(logits.device, logits.dtype)
     >>> loss_of_tables(logits, target, tables, include_background=False)
@@ -189,22 +191,24 @@ def loss_of_tables(
     ):  # MONAI's tensors know less than PyTorch's
         logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
     target = as_integers(target, "target")
-    if combine is None:
+    if dice_of is None and ce_share == 1:
         options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce)
         return whole_loss(logits, target, tables, options)
     sums = voxel_sums(logits, target, tables)
-    terms = []
+    loss: Tensor | float = 0.0
     if tables.dice:
-        dice = DiceTerms(sums.intersection, sums.reference, sums.prediction)
-        dice = combine(
-            DiceTerms(*(term.sum(0, keepdim=True) for term in dice)) if batch_dice else dice
-        )
-        loss = 1 - dice.dice()[:, 0 if include_background else 1 :].mean()
-        terms.append(loss if weight_dice == 1 else weight_dice * loss)
+        terms = DiceTerms(sums.intersection, sums.reference, sums.prediction)
+        if batch_dice:
+            terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
+        dice = (dice_of or DiceTerms.dice)(terms)[:, 0 if include_background else 1 :]
+        loss = weight_dice - weight_dice * dice.mean()
     if tables.entropy:
-        loss = sums.negative_entropy.sum() / (-sums.voxels.sum()).clamp_max(-1)
-        terms.append(loss if weight_ce == 1 else weight_ce * loss)
-    return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+        entropy = sums.negative_entropy.sum() / (-sums.voxels.sum()).clamp_max(-1)
+        if ce_share != 1:
+            entropy = torch.lerp(entropy.detach(), entropy, ce_share)
+        loss = loss + weight_ce * entropy
+    assert isinstance(loss, Tensor)
+    return loss
 
 
 def _check(logits: Tensor, target: Tensor, tables: Tables) -> None:

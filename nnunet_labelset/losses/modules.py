@@ -12,14 +12,15 @@ Each is thin: it keeps the options, makes the tables once per device, and calls
 
 from __future__ import annotations
 
-from inspect import isfunction, signature
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
+import torch.distributed.nn.functional as distributed
 from torch import Tensor, nn
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.dice import (
+    DiceFunction,
     DiceTerms,
     leaf_dice,
     marginal_dice,
@@ -30,40 +31,50 @@ from nnunet_labelset.losses.engine import Tables, make_tables, sum_dtype
 from nnunet_labelset.losses.functional import loss_of_tables
 from nnunet_labelset.losses.label_sets import LabelSets
 
+OPTIONS = ("alpha", "gamma", "batch_dice", "include_background", "ddp", "weight_dice", "weight_ce")
+
 
 class LabelSetLoss(nn.Module):
-    """What the losses share: a Dice-type term, a cross-entropy-type term, or their weighted sum
-    over one softmax.
+    """A Dice-type term, a cross-entropy-type term, or their weighted sum over one softmax.
 
-    A loss of your own sets `dice` to a function from membership and `alpha` to `DiceTables`:
+    `dice` may be a function of your own from membership and `alpha` to `DiceTables`:
 
-    >>> class HalfLeafDice(LeafDiceLoss):
-    ...     @staticmethod
-    ...     def dice(membership, alpha):
-    ...         tables = leaf_dice(membership, alpha)
-    ...         return tables._replace(prediction=tables.prediction / 2)
-    >>> HalfLeafDice(label_sets)(logits, target)
+    >>> def half_leaf_dice(membership, alpha):
+    ...     tables = leaf_dice(membership, alpha)
+    ...     return tables._replace(prediction=tables.prediction / 2)
+    >>> LabelSetLoss(label_sets, half_leaf_dice)(logits, target)
     tensor(0.2028)
     """
 
-    dice: ClassVar[Any] = None  # a DiceFunction, or None for none
-    alpha = 2
-    gamma: float | None = None  # None: no cross entropy; 0: cross entropy; else focal
-    batch_dice = False
-    include_background = True
-    ddp = False
-    ignore_full_set = False
-    weight_dice = 1.0
-    weight_ce = 1.0
+    ce_share = 1.0  # of the entropy's gradient that is used; its value always counts in full
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        """A function of two arguments in the body of a class is no method."""
-        super().__init_subclass__(**options)
-        dice = vars(cls).get("dice")
-        if isfunction(dice) and len(signature(dice).parameters) == 2:
-            cls.dice = staticmethod(dice)
-
-    def __init__(self, label_sets: LabelSets) -> None:
+    def __init__(
+        self,
+        label_sets: LabelSets,
+        dice: DiceFunction | None = None,
+        *,
+        alpha: int = 2,
+        gamma: float | None = None,
+        batch_dice: bool = False,
+        include_background: bool = True,
+        ddp: bool = False,
+        ignore_full_set: bool = False,
+        weight_dice: float = 1.0,
+        weight_ce: float = 1.0,
+    ) -> None:
+        """
+        label_sets: the label-sets of the data set.
+        dice: `leaf_dice`, `marginal_dice`, ..., or a function like them; None for no Dice term.
+        alpha: power of the probabilities in the denominator, 1 or 2.
+        gamma: None for no entropy, 0 for marginal cross entropy, else the marginal focal loss.
+        batch_dice: sum over the batch before dividing.
+        include_background: count leaf 0 in the mean over leaves.
+        ddp: with `batch_dice`, sum over the processes of a distributed training too.
+        ignore_full_set: leave out the voxels that may be any leaf, as nnU-Net does with its ignore
+            label. By the letter of the paper's conversion they add constants to marginal and
+            soft-target Dice and to the focal loss.
+        weight_dice, weight_ce: weights of the two terms.
+        """
         super().__init__()
         if not isinstance(label_sets, LabelSets):
             raise LabelSetError(
@@ -71,10 +82,20 @@ class LabelSetLoss(nn.Module):
             )
         self.membership: Tensor
         self.register_buffer("membership", label_sets.membership.clone(), persistent=False)
+        self.dice = dice
+        self.alpha = alpha
+        self.gamma = gamma
+        self.batch_dice = batch_dice
+        self.include_background = include_background
+        self.ddp = ddp
+        self.ignore_full_set = ignore_full_set
+        self.weight_dice = weight_dice
+        self.weight_ce = weight_ce
         self._tables: dict[tuple, Tables] = {}
+        make_tables(self.membership, dice, alpha, gamma)  # checks the options
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        changes = (self.ddp and self.batch_dice) or type(self).combine is not LabelSetLoss.combine
+        is_plain = type(self).dice_of is LabelSetLoss.dice_of and not self._sums_over_ranks
         return loss_of_tables(
             logits,
             target,
@@ -83,26 +104,27 @@ class LabelSetLoss(nn.Module):
             include_background=self.include_background,
             weight_dice=self.weight_dice,
             weight_ce=self.weight_ce,
-            combine=self._combined if changes else None,
+            ce_share=self.ce_share,
+            dice_of=None if is_plain else self._dice_of_all_ranks,
         )
 
-    def combine(self, terms: DiceTerms) -> DiceTerms:
-        """The Dice terms that are divided, from those of the batch: for a subclass to override.
+    def dice_of(self, terms: DiceTerms) -> Tensor:
+        """Return the Dice values from the sums, both `(B, C)`: the step that a subclass overrides.
 
-        Terms are `(B, C)`; `(1, C)` with `batch_dice`, summed over the batch and, with `ddp`, over
-        the processes.
+        With `batch_dice` both are `(1, C)`, summed over the batch and, with `ddp`, the processes.
         """
-        return terms
+        return terms.dice()
 
-    def _combined(self, terms: DiceTerms) -> DiceTerms:
-        return self.combine(_sum_over_ranks(terms) if self.ddp and self.batch_dice else terms)
+    @property
+    def _sums_over_ranks(self) -> bool:
+        return self.ddp and self.batch_dice
 
-    def _check_options(self) -> None:
-        make_tables(self.membership, self.dice, self.alpha, self.gamma)
+    def _dice_of_all_ranks(self, terms: DiceTerms) -> Tensor:
+        return self.dice_of(sum_over_ranks(terms) if self._sums_over_ranks else terms)
 
     def _tables_for(self, logits: Tensor) -> Tables:
-        """The tables on the device of the logits (nnU-Net does not move a loss), without a term of
-        weight 0.
+        """Return the tables on the device of the logits (nnU-Net does not move a loss), without a
+        term of weight 0.
         """
         dice = self.dice if self.weight_dice or self.gamma is None else None
         gamma = self.gamma if self.weight_ce or dice is None else None
@@ -112,108 +134,63 @@ class LabelSetLoss(nn.Module):
             self._tables = {key: make_tables(self.membership, *options).to(*key[:2])}
         return self._tables[key]
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """torch would keep a module where the Dice function of the class hides it."""
-        if name == "dice":
-            object.__setattr__(self, name, value)
-        else:
-            super().__setattr__(name, value)
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_tables": {}}
 
     def extra_repr(self) -> str:
-        names = (
-            "alpha",
-            "gamma",
-            "batch_dice",
-            "include_background",
-            "ddp",
-            "weight_dice",
-            "weight_ce",
-        )
-        options = [f"{name}={getattr(self, name)}" for name in names]
-        return ", ".join(
-            [f"leaves={self.membership.shape[1]}, label_sets={len(self.membership)}", *options]
-        )
+        sizes = f"leaves={self.membership.shape[1]}, label_sets={len(self.membership)}"
+        return ", ".join([sizes, *(f"{name}={getattr(self, name)}" for name in OPTIONS)])
 
 
-def _sum_over_ranks(terms: DiceTerms) -> DiceTerms:
-    """Sum over all processes of a distributed training, with gradient, as nnU-Net's own batch Dice
-    does.
+def sum_over_ranks(terms: DiceTerms) -> DiceTerms:
+    """Return the sum over all processes of a distributed training, with gradient, as nnU-Net's own
+    batch Dice does.
     """
-    from nnunetv2.utilities.ddp_allgather import AllGatherGrad
-
-    return DiceTerms(*AllGatherGrad.apply(torch.stack(terms)).sum(0))
+    return DiceTerms(*distributed.all_reduce(torch.stack(terms)))
 
 
-class _DiceLoss(LabelSetLoss):
-    def __init__(
-        self,
-        label_sets: LabelSets,
-        alpha: int = 2,
-        batch_dice: bool = False,
-        include_background: bool = True,
-        ddp: bool = False,
-        ignore_full_set: bool = False,
-    ) -> None:
-        """
-        label_sets: the label-sets of the data set.
-        alpha: power of the probabilities in the denominator, 1 or 2.
-        batch_dice: sum over the batch before dividing.
-        include_background: count leaf 0 in the mean over leaves.
-        ddp: with `batch_dice`, sum over the processes of a distributed training too.
-        ignore_full_set: leave out the voxels that may be any leaf, as nnU-Net does with its ignore
-            label. By the letter of the paper's conversion they add constants to marginal and
-            soft-target Dice and to the focal loss.
-        """
-        super().__init__(label_sets)
-        self.alpha = alpha
-        self.batch_dice = batch_dice
-        self.include_background = include_background
-        self.ddp = ddp
-        self.ignore_full_set = ignore_full_set
-        self._check_options()
-
-
-class LeafDiceLoss(_DiceLoss):
+class LeafDiceLoss(LabelSetLoss):
     """Leaf-Dice, the paper's loss for missing labels: see `losses.leaf_dice`.
 
     >>> LeafDiceLoss(label_sets, batch_dice=True)(logits, target)
     tensor(0.3707)
     """
 
-    dice = staticmethod(leaf_dice)
+    def __init__(self, label_sets: LabelSets, alpha: int = 2, **options: Any) -> None:
+        super().__init__(label_sets, leaf_dice, alpha=alpha, **options)
 
 
-class MarginalDiceLoss(_DiceLoss):
+class MarginalDiceLoss(LabelSetLoss):
     """Marginal Dice: see `losses.marginal_dice`.
 
     >>> MarginalDiceLoss(label_sets)(logits, target)
     tensor(0.0857)
     """
 
-    dice = staticmethod(marginal_dice)
+    def __init__(self, label_sets: LabelSets, alpha: int = 2, **options: Any) -> None:
+        super().__init__(label_sets, marginal_dice, alpha=alpha, **options)
 
 
-class SoftTargetDiceLoss(_DiceLoss):
+class SoftTargetDiceLoss(LabelSetLoss):
     """Soft-target Dice, baseline 2, breaks the axiom: see `losses.soft_target_dice`.
 
     >>> SoftTargetDiceLoss(label_sets)(logits, target)
     tensor(0.0857)
     """
 
-    dice = staticmethod(soft_target_dice)
+    def __init__(self, label_sets: LabelSets, alpha: int = 2, **options: Any) -> None:
+        super().__init__(label_sets, soft_target_dice, alpha=alpha, **options)
 
 
-class MeanDiceLoss(_DiceLoss):
+class MeanDiceLoss(LabelSetLoss):
     """Mean-class Dice, the fully supervised baseline 1: see `losses.mean_dice`.
 
     >>> MeanDiceLoss(label_sets)(logits, target)
     tensor(0.3499)
     """
 
-    dice = staticmethod(mean_dice)
+    def __init__(self, label_sets: LabelSets, alpha: int = 2, **options: Any) -> None:
+        super().__init__(label_sets, mean_dice, alpha=alpha, **options)
 
 
 class MarginalCrossEntropyLoss(LabelSetLoss):
@@ -223,7 +200,8 @@ class MarginalCrossEntropyLoss(LabelSetLoss):
     tensor(0.2716)
     """
 
-    gamma = 0.0
+    def __init__(self, label_sets: LabelSets, **options: Any) -> None:
+        super().__init__(label_sets, gamma=0.0, **options)
 
 
 class MarginalFocalLoss(LabelSetLoss):
@@ -233,76 +211,53 @@ class MarginalFocalLoss(LabelSetLoss):
     tensor(0.1678)
     """
 
-    def __init__(
-        self, label_sets: LabelSets, gamma: float = 2.0, ignore_full_set: bool = False
-    ) -> None:
-        super().__init__(label_sets)
-        self.gamma = gamma
-        self.ignore_full_set = ignore_full_set
-        self._check_options()
+    def __init__(self, label_sets: LabelSets, gamma: float = 2.0, **options: Any) -> None:
+        super().__init__(label_sets, gamma=gamma, **options)
 
 
-class _DiceCELoss(_DiceLoss):
-    gamma = 0.0
-
-    def __init__(
-        self,
-        label_sets: LabelSets,
-        alpha: int = 2,
-        *,
-        weight_dice: float = 1.0,
-        weight_ce: float = 1.0,
-        **dice_options: Any,
-    ) -> None:
-        super().__init__(label_sets, alpha, **dice_options)
-        self.weight_dice = weight_dice
-        self.weight_ce = weight_ce
-
-
-class _DiceFocalLoss(_DiceCELoss):
-    def __init__(
-        self, label_sets: LabelSets, alpha: int = 2, gamma: float = 2.0, **options: Any
-    ) -> None:
-        super().__init__(label_sets, alpha, **options)
-        self.gamma = gamma
-        self._check_options()
-
-
-class LeafDiceCELoss(_DiceCELoss):
+class LeafDiceCELoss(LabelSetLoss):
     """`weight_dice` * Leaf-Dice + `weight_ce` * marginal cross entropy.
 
     >>> LeafDiceCELoss(label_sets)(logits, target)
     tensor(0.6423)
     """
 
-    dice = staticmethod(leaf_dice)
+    def __init__(self, label_sets: LabelSets, alpha: int = 2, **options: Any) -> None:
+        super().__init__(label_sets, leaf_dice, alpha=alpha, gamma=0.0, **options)
 
 
-class LeafDiceFocalLoss(_DiceFocalLoss):
+class LeafDiceFocalLoss(LabelSetLoss):
     """`weight_dice` * Leaf-Dice + `weight_ce` * marginal focal loss.
 
     >>> LeafDiceFocalLoss(label_sets)(logits, target)
     tensor(0.5385)
     """
 
-    dice = staticmethod(leaf_dice)
+    def __init__(
+        self, label_sets: LabelSets, alpha: int = 2, gamma: float = 2.0, **options: Any
+    ) -> None:
+        super().__init__(label_sets, leaf_dice, alpha=alpha, gamma=gamma, **options)
 
 
-class MarginalDiceCELoss(_DiceCELoss):
+class MarginalDiceCELoss(LabelSetLoss):
     """`weight_dice` * marginal Dice + `weight_ce` * marginal cross entropy.
 
     >>> MarginalDiceCELoss(label_sets, weight_ce=0.5)(logits, target)
     tensor(0.2215)
     """
 
-    dice = staticmethod(marginal_dice)
+    def __init__(self, label_sets: LabelSets, alpha: int = 2, **options: Any) -> None:
+        super().__init__(label_sets, marginal_dice, alpha=alpha, gamma=0.0, **options)
 
 
-class MarginalDiceFocalLoss(_DiceFocalLoss):
+class MarginalDiceFocalLoss(LabelSetLoss):
     """`weight_dice` * marginal Dice + `weight_ce` * marginal focal loss.
 
     >>> MarginalDiceFocalLoss(label_sets, gamma=1.0)(logits, target)
     tensor(0.3557)
     """
 
-    dice = staticmethod(marginal_dice)
+    def __init__(
+        self, label_sets: LabelSets, alpha: int = 2, gamma: float = 2.0, **options: Any
+    ) -> None:
+        super().__init__(label_sets, marginal_dice, alpha=alpha, gamma=gamma, **options)

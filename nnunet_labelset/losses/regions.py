@@ -17,7 +17,7 @@ from nnunet_labelset.contract.protocol import relation
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.dice import DiceTerms
 from nnunet_labelset.losses.label_sets import as_indices
-from nnunet_labelset.losses.modules import LabelSetLoss, SoftTargetDiceLoss, _sum_over_ranks
+from nnunet_labelset.losses.modules import LabelSetLoss, SoftTargetDiceLoss, sum_over_ranks
 
 
 class Sides(NamedTuple):
@@ -60,6 +60,7 @@ class RegionLoss(nn.Module):
         self.dice, self.gamma = loss.dice is not None, loss.gamma
         self.batch_dice, self.ddp = loss.batch_dice, loss.ddp
         self.weight_dice, self.weight_ce = loss.weight_dice, loss.weight_ce
+        self.ce_share = loss.ce_share
         self.entropies = len(regions) if sum_entropy else 1
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -84,7 +85,9 @@ class RegionLoss(nn.Module):
         if self.dice:
             loss = loss + self.weight_dice * self._dice_loss(logits.sigmoid(), inside, known)
         if self.gamma is not None:
-            loss = loss + self.weight_ce * self.entropies * self._entropy(logits, inside, known)
+            entropy = self._entropy(logits, inside, known)
+            entropy = torch.lerp(entropy.detach(), entropy, self.ce_share)
+            loss = loss + self.weight_ce * self.entropies * entropy
         return loss
 
     def _dice_loss(self, p: Tensor, inside: Tensor, known: Tensor) -> Tensor:
@@ -94,7 +97,7 @@ class RegionLoss(nn.Module):
         )  # (B, R)
         if self.batch_dice:
             terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
-            terms = _sum_over_ranks(terms) if self.ddp else terms
+            terms = sum_over_ranks(terms) if self.ddp else terms
         return 1 - terms.dice().mean()
 
     def _entropy(self, logits: Tensor, inside: Tensor, known: Tensor) -> Tensor:

@@ -19,14 +19,13 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.completed import check_split, whole_split
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import exit_when_terminated
-from nnunet_labelset.losses import LabelSetLoss
+from nnunet_labelset.losses import LabelSetLoss, RunningDice
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER
 from nnunet_labelset.training.advice import AdviceMixin
 from nnunet_labelset.training.checkpoints import CheckpointMixin
 from nnunet_labelset.training.regions import Regions, without_regions
-from nnunet_labelset.training.running import RunningDice
 from nnunet_labelset.training.sampling import (
     BY_LEAF,
     UNIFORM,
@@ -195,11 +194,12 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
                 f"{type(self).__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss"
             )
         plain = super()._build_loss()
-        options = {}
-        if self.loss_class.dice is not None:
-            options = {"batch_dice": self.configuration_manager.batch_dice, "ddp": self.is_ddp}
-        loss: Any = self.loss_class(self.label_sets, **options)
-        loss.ignore_full_set = True  # as nnU-Net does with its ignore label
+        loss: Any = self.loss_class(
+            self.label_sets,
+            batch_dice=self.configuration_manager.batch_dice,
+            ddp=self.is_ddp,
+            ignore_full_set=True,  # as nnU-Net does with its ignore label
+        )
         if self.regions:
             try:
                 loss = self.regions.loss(loss, self.label_manager.has_ignore_label)

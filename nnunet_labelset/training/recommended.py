@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from nnunet_labelset.losses import RunningLeafDiceCELoss
 from nnunet_labelset.training.mixin import LabelSetMixin
-from nnunet_labelset.training.running import RunningLeafDiceCELoss
 
 
 class RecommendedMixin(LabelSetMixin):
     """Put it before a trainer as `LabelSetMixin`; it chooses the loss.
 
     At full weight from the first step, cross entropy can leave a small or merged leaf dead: nearly
-    all voxels speak against it before Dice has found it. Its weight therefore grows from 0 to 1 in
-    the first half of the training.
+    all voxels speak against it before Dice has found it. Its gradient therefore grows from 0 to its
+    full size in the first half of the training. The logged losses count cross entropy in full from
+    the start: training and validation show the same function in every epoch.
     """
 
     loss_class = RunningLeafDiceCELoss
-    cross_entropy_ramp: ClassVar[float] = 0.5  # share of the epochs after which the weight is 1
+    cross_entropy_ramp: ClassVar[float] = 0.5  # share of the epochs after which it counts in full
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
         loss: Any = getattr(self.loss, "loss", self.loss)  # inside of deep supervision
-        loss.weight_ce = min(1.0, self.current_epoch / (self.cross_entropy_ramp * self.num_epochs))
+        loss.ce_share = min(1.0, self.current_epoch / (self.cross_entropy_ramp * self.num_epochs))

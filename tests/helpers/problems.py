@@ -26,7 +26,8 @@ SUMS = {
     ("marginal", "ce"): losses.MarginalDiceCELoss,
     ("marginal", "focal"): losses.MarginalDiceFocalLoss,
 }
-ALL = [*DICE.values(), *ENTROPY.values(), *SUMS.values()]
+RUNNING = [losses.RunningLeafDiceLoss, losses.RunningLeafDiceCELoss]
+ALL = [*DICE.values(), *ENTROPY.values(), *SUMS.values(), *RUNNING]
 BREAKS_THE_AXIOM = (losses.SoftTargetDiceLoss,)
 
 

@@ -32,12 +32,7 @@ def test_no_loss_is_left_out():
     modules = {
         loss for loss in public if isinstance(loss, type) and issubclass(loss, losses.LabelSetLoss)
     }
-    assert modules - {losses.LabelSetLoss} == set(ALL)
-
-
-def options(loss: type, **dice: object) -> dict[str, object]:
-    """The Dice-type options, for the losses that have them."""
-    return dice if loss.dice is not None else {}
+    assert modules - {losses.LabelSetLoss, losses.RunningDice} == set(ALL)
 
 
 @pytest.mark.parametrize("loss", LABEL_SET_LOSSES)
@@ -47,7 +42,7 @@ def options(loss: type, **dice: object) -> dict[str, object]:
 def test_holds_for_overlapping_label_sets(loss, alpha, batch_dice, shape):
     label_sets = make_problem(*OVERLAPPING).label_sets
     result = check_axiom(
-        loss(label_sets, **options(loss, alpha=alpha, batch_dice=batch_dice)),
+        loss(label_sets, alpha=alpha, batch_dice=batch_dice),
         label_sets,
         shape=shape,
     )
@@ -67,7 +62,7 @@ def test_loss_sees_only_phi(problem, alpha, batch_dice, ignore_full_set):
     ]
     q = torch.stack(flat).view_as(p)
     for loss in LABEL_SET_LOSSES:
-        chosen = options(loss, alpha=alpha, batch_dice=batch_dice, ignore_full_set=ignore_full_set)
+        chosen = {"alpha": alpha, "batch_dice": batch_dice, "ignore_full_set": ignore_full_set}
         module = loss(problem.label_sets, **chosen)
         torch.testing.assert_close(module(p.log(), problem.target), module(q.log(), problem.target))
 
@@ -89,7 +84,7 @@ def test_batch_dice_with_mixed_protocols(loss, alpha):
     problem.values[0] %= 4
     problem.values[1][problem.values[1] >= 2] = 4
     target = problem.label_sets.encode(problem.values)
-    module = loss(problem.label_sets, **options(loss, alpha=alpha, batch_dice=True))
+    module = loss(problem.label_sets, alpha=alpha, batch_dice=True)
     union = problem.values[1:] == 4
     swapped = torch.where(union, swap_in_sample(problem, 1, 2, 3)[1:], problem.logits[1:])
     logits = torch.cat([problem.logits[:1], swapped])

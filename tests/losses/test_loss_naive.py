@@ -60,7 +60,7 @@ def test_entropy(kind, problem, gamma):
         assert_same(module, lambda p: naive_losses.cross_entropy(p, sets), problem)
         return
     for ignore_full_set in (False, True):
-        module = ENTROPY[kind](problem.label_sets, gamma, ignore_full_set)
+        module = ENTROPY[kind](problem.label_sets, gamma, ignore_full_set=ignore_full_set)
         assert_same(
             module,
             lambda p, ignored=ignore_full_set: naive_losses.focal_loss(p, sets, gamma, ignored),

@@ -15,17 +15,18 @@ from tests.helpers.problems import (
     BREAKS_THE_AXIOM,
     DICE,
     OVERLAPPING,
+    RUNNING,
     SUMS,
     make_problem,
     with_gradient,
 )
 
 
-@pytest.mark.parametrize("loss", ALL)
+@pytest.mark.parametrize("loss", [loss for loss in ALL if loss not in RUNNING])
 @pytest.mark.parametrize("options", [{"alpha": 1}, {"alpha": 2, "batch_dice": True}])
 def test_gradcheck(loss, options):
     problem = make_problem(*OVERLAPPING, shape=(2, 2))
-    module = loss(problem.label_sets, **(options if loss.dice else {}))
+    module = loss(problem.label_sets, **options)
     assert torch.autograd.gradcheck(lambda x: module(x, problem.target), problem.logits)
 
 
@@ -75,9 +76,7 @@ def test_only_unannotated_voxels(loss, alpha, batch_dice, scale):
     """
     problem = make_problem(*OVERLAPPING, shape=(20, 100))
     full = int(problem.label_sets.membership.all(1).nonzero())
-    module = loss(
-        problem.label_sets, **({"alpha": alpha, "batch_dice": batch_dice} if loss.dice else {})
-    )
+    module = loss(problem.label_sets, alpha=alpha, batch_dice=batch_dice)
     logits = scale * problem.logits.detach().float()
     value, gradient = with_gradient(module, logits, torch.full_like(problem.target, full))
     assert value.isfinite()
@@ -110,6 +109,9 @@ def test_ignore_full_set_of_only_unannotated_voxels(kind):
     assert not gradient.any()
 
 
+DICE_OF_LEAVES = (losses.LeafDiceLoss, losses.MeanDiceLoss, losses.RunningLeafDiceLoss)
+
+
 @pytest.mark.parametrize("loss", ALL)
 @pytest.mark.parametrize("index", [0, 3, 5])
 def test_patch_of_one_value_and_absent_leaves(loss, index):
@@ -120,7 +122,7 @@ def test_patch_of_one_value_and_absent_leaves(loss, index):
     assert value.isfinite()
     assert gradient.isfinite().all()
     # Without a single annotated voxel Leaf-Dice and mean-class Dice have nothing to say.
-    assert gradient.any() == (index < 4 or loss not in (losses.LeafDiceLoss, losses.MeanDiceLoss))
+    assert gradient.any() == (index < 4 or loss not in DICE_OF_LEAVES)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 1.5, 2.0])

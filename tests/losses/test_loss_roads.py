@@ -104,7 +104,7 @@ def test_host_does_not_wait_for_a_device(loss, problem, as_on_a_device, monkeypa
     monkeypatch.setattr(
         engine, "require", lambda condition, message: None
     )  # on CUDA, an assertion of the device
-    module = loss(problem.label_sets, **({"batch_dice": True} if loss.dice else {}))
+    module = loss(problem.label_sets, batch_dice=True)
     target = problem.target.to(torch.int16)
     with_gradient(module, problem.logits, target)  # the tables are moved in the first call
     with NoWaiting():
@@ -118,11 +118,12 @@ def test_number_of_threads_does_not_matter(loss, monkeypatch):
     """Bit for bit."""
     monkeypatch.setattr(cpu, "CHUNK", 2048)
     problem = make_problem(*OVERLAPPING, shape=(11, 401))
-    module, before = loss(problem.label_sets), torch.get_num_threads()
+    before = torch.get_num_threads()
     results = []
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
+            module = loss(problem.label_sets)
             results.append(with_gradient(module, problem.logits.float(), problem.target))
             assert torch.get_num_threads() == threads
     finally:
@@ -164,7 +165,7 @@ def test_groups_give_what_single_leaves_give(loss, ignore_full_set, alpha, monke
     members = torch.rand(20, 6, generator=generator) < 0.4
     supersets = [row.nonzero().flatten().tolist() for row in members if row.any()]
     problem = make_problem(6, [*supersets, list(range(6))], shape=(3, 400))
-    module = loss(problem.label_sets, **({"alpha": alpha} if loss.dice else {}))
+    module = loss(problem.label_sets, alpha=alpha)
     module.ignore_full_set = ignore_full_set
     logits = problem.logits.detach().float()
     logits[0, :, 0] *= 200

@@ -124,10 +124,9 @@ def test_works_on_the_device_of_its_input_and_stays_where_it_is():
 @pytest.mark.parametrize("loss", ALL)
 def test_other_kinds_of_differentiation_are_right_or_refused(loss):
     problem = make_problem(*OVERLAPPING)
-    module = loss(problem.label_sets)
 
     def value(x):
-        return module(x, problem.target)
+        return loss(problem.label_sets)(x, problem.target)
 
     expected = torch.autograd.grad(value(problem.logits), problem.logits)[0]
     torch.testing.assert_close(torch.func.grad(value)(problem.logits.detach()), expected)
@@ -177,29 +176,17 @@ class Half(torch.nn.Module):
 
 
 def test_dice_function_of_a_user_wherever_it_stands():
-    """torch hides an assigned module behind the function of the class; a plain function would
-    become a method.
-    """
+    """A function, a module, or assigned later."""
     problem = make_problem(*OVERLAPPING)
-
-    class OfTheClass(losses.LeafDiceLoss):
-        def dice(membership, alpha):  # noqa: N805
-            return Half()(membership, alpha)
-
-    class Method(losses.LeafDiceLoss):
-        def dice(self, membership, alpha):
-            return Half()(membership, alpha)
-
-    class OfInit(losses.LeafDiceLoss):
-        def __init__(self, label_sets):
-            super().__init__(label_sets)
-            self.dice = Half()
-
     assigned = losses.LeafDiceLoss(problem.label_sets)
-    assigned.dice = Half()
+    assigned.dice = Half().__call__
+    halves = [
+        assigned,
+        losses.LabelSetLoss(problem.label_sets, Half()),
+        losses.LabelSetLoss(problem.label_sets, lambda *arguments: Half()(*arguments)),
+    ]
     plain = losses.LeafDiceLoss(problem.label_sets)(problem.logits, problem.target)
-    all_of_them = [assigned, *(cls(problem.label_sets) for cls in (OfTheClass, Method, OfInit))]
-    values = {loss(problem.logits, problem.target).item() for loss in all_of_them}
+    values = {loss(problem.logits, problem.target).item() for loss in halves}
     assert len(values) == 1
     assert max(values) < plain
 
@@ -252,7 +239,7 @@ def test_a_loss_of_nothing():
 
 
 @pytest.mark.parametrize("batch_dice", [False, True])
-def test_terms_can_be_combined_with_others(batch_dice):
+def test_dice_of_other_terms(batch_dice):
     """The hook between sums and division: here, as if the batch had been seen twice with other
     logits.
     """
@@ -260,14 +247,13 @@ def test_terms_can_be_combined_with_others(batch_dice):
     other = torch.randn_like(problem.logits)
 
     class Twice(losses.LeafDiceCELoss):
-        def combine(self, terms):
+        def dice_of(self, terms):
             assert terms.prediction.shape == ((1 if batch_dice else 2), 4)
             if not hasattr(self, "kept"):
-                self.kept = losses.DiceTerms(*(term.detach() for term in terms))
-                return terms
-            return losses.DiceTerms(
-                *(term + kept for term, kept in zip(terms, self.kept, strict=True))
-            )
+                self.kept = [term.detach() for term in terms]
+                return terms.dice()
+            both = [term + kept for term, kept in zip(terms, self.kept, strict=True)]
+            return losses.DiceTerms(*both).dice()
 
     module = Twice(problem.label_sets, batch_dice=batch_dice, weight_ce=0.0)
     module(other, problem.target)

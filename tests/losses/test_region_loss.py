@@ -24,6 +24,7 @@ from nnunet_labelset.losses import (
     MarginalDiceCELoss,
     SoftTargetDiceLoss,
     check_axiom,
+    leaf_dice,
 )
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses.regions import RegionLoss, sides
@@ -46,8 +47,7 @@ def made(
     dice: bool = True, gamma: float | None = 0.0, sum_entropy: bool = False, **options: Any
 ) -> RegionLoss:
     """From a loss for leaves with these terms."""
-    leaf_loss = LeafDiceLoss(SETS, **options) if dice else LabelSetLoss(SETS)
-    leaf_loss.gamma = gamma
+    leaf_loss = LabelSetLoss(SETS, leaf_dice if dice else None, gamma=gamma, **options)
     return RegionLoss(leaf_loss, REGIONS, sum_entropy)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnunet_labelset.training.running import RunningDice
+from nnunet_labelset.losses import RunningDice
 from tests.helpers import tiny
 from tests.helpers.tiny import make
 from tests.training.test_trainer import TRAINERS
@@ -21,7 +21,7 @@ def test_cross_entropy_comes_after_dice(in_process: tiny.NNUNet, name: str) -> N
     weights = []
     for trainer.current_epoch in range(10):
         trainer.on_train_epoch_start()
-        weights.append(trainer.loss.loss.weight_ce)
+        weights.append(trainer.loss.loss.ce_share)
     assert weights == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1])
 
 
