@@ -33,7 +33,10 @@ import numpy as np
 import scipy.ndimage
 import SimpleITK as sitk  # noqa: N813
 
-from nnunet_labelset.evaluation.scores import Pair, Structure, score_arrays, score_pair
+from nnunet_labelset.contract.protocol import Protocol
+from nnunet_labelset.evaluation.pairs import Pair
+from nnunet_labelset.evaluation.scores import score_arrays, score_pair
+from nnunet_labelset.evaluation.structures import Structure, StructureKind
 
 SHAPE = (155, 189, 135)
 LEAVES = 8
@@ -81,11 +84,13 @@ def volumes(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def pair_of(reference: str = "", prediction: str = "", surfaces: bool = True) -> Pair:
     names = ("background", *(f"leaf_{value}" for value in range(1, LEAVES + 1)))
-    sets = tuple(frozenset([value]) for value in range(LEAVES + 1))
+    protocol = Protocol.complete(LEAVES + 1, has_ignore=False)
     structures = tuple(
-        Structure(name, sets[value], True) for value, name in enumerate(names) if value
+        Structure(name, StructureKind.LABEL, protocol.sets[value], annotated=True)
+        for value, name in enumerate(names)
+        if value
     )
-    return Pair("case", "full", reference, prediction, names, sets, structures, surfaces)
+    return Pair("case", "full", protocol, reference, prediction, names, structures, surfaces)
 
 
 def ours(reference: np.ndarray, prediction: np.ndarray, spacing: tuple[float, ...]) -> Scores:
@@ -187,7 +192,7 @@ def end_to_end(
             "ours, all metrics": evaluate,
             "surface-distance": partial(package, surface_distance),
             "monai": partial(package, monai),
-            "ours, counts alone": partial(evaluate, "--no_hd95"),
+            "ours, counts alone": partial(evaluate, "--no-surfaces"),
             "nnU-Net (counts)": nnunet,
         }
         return measure(methods, repeats, ())

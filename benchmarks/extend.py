@@ -170,7 +170,7 @@ class Study:
         target, raw = self.runs / f"{way}, seed {seed}", self.commands.raw / test
         if not (target / "run.json").is_file():
             self.commands.predict(model, raw / "imagesTs", target)
-            options = ["-djfile", raw / "dataset.json", "-np", 1, "--no_hd95"]
+            options = ["-djfile", raw / "dataset.json", "-np", 1, "--no-surfaces"]
             self.commands.run("nnunet_labelset", "evaluate", raw / "labelsTs", target, *options)
             write_json(target / "run.json", {"method": way, "seed": seed, "steps": self.runs.name})
             print(f"{way}, seed {seed}: done", flush=True)

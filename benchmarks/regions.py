@@ -138,7 +138,7 @@ def score(folder: Path) -> dict[str, dict[str, Any]]:
     for way in WAYS:
         for mark in sorted((folder / way).glob("runs/*/*/run.json")):
             if not (mark.parent / "evaluation" / "metrics.json").is_file():
-                options = ["-djfile", str(raw / "dataset.json"), "-np", "1", "--no_hd95"]
+                options = ["-djfile", str(raw / "dataset.json"), "-np", "1", "--no-surfaces"]
                 nnunet_labelset(["evaluate", str(raw / "labelsTs"), str(mark.parent), *options])
         for steps, methods in collect(folder / way / "runs").items():
             found.setdefault(steps, {})[way] = methods[WAYS[way]]

@@ -5,16 +5,21 @@ with tests.
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_statistics, chosen_baseline
+from nnunet_labelset.commands.options import add_statistics, comparison_options
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
-from nnunet_labelset.evaluation.files import comparison_csv
+from nnunet_labelset.evaluation.comparison_tables import (
+    latex_tables,
+    markdown_tables,
+    screen_tables,
+)
 from nnunet_labelset.evaluation.fresh import require_fresh
 from nnunet_labelset.evaluation.metric import SHOWN
-from nnunet_labelset.evaluation.results import load_results
-from nnunet_labelset.evaluation.tables import latex_tables, markdown_tables
+from nnunet_labelset.evaluation.read_results import load_results
+from nnunet_labelset.evaluation.score_files import comparison_csv
 from nnunet_labelset.io.files import write_json, write_text
 from nnunet_labelset.io.records import to_json
 
@@ -36,15 +41,13 @@ def run(args: argparse.Namespace) -> None:
     if len(results) < 2:
         raise LabelSetError("a comparison needs two or more result sets")
     require_fresh(results)
-    baseline = chosen_baseline(args, results)
-    found = comparison(results, baseline, args.alpha, args.holm, args.metrics, sources)
+    compared = comparison(results, comparison_options(args, results), sources)
     output = Path(args.o)
-    cells, tests = comparison_csv(found)
-    markdown = markdown_tables(found)
-    write_text(output / "table.md", markdown)
-    write_text(output / "table.tex", latex_tables(found))
+    cells, tests = comparison_csv(compared)
+    write_text(output / "table.md", markdown_tables(compared))
+    write_text(output / "table.tex", latex_tables(compared))
     write_text(output / "table.csv", cells)
     write_text(output / "tests.csv", tests)
-    write_json(output / "comparison.json", to_json(found))
-    print(markdown)
+    write_json(output / "comparison.json", to_json(compared))
+    print(screen_tables(compared, shutil.get_terminal_size().columns))
     print(f"written to {output}")

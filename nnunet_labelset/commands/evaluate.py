@@ -5,27 +5,38 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from nnunet_labelset.commands.options import add_processes, add_table, check_table
+from nnunet_labelset.commands.options import OldSpelling, add_processes, add_table, check_table
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.contract.completed import refuse_completed
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.evaluation.evaluate import evaluation, score_folder, with_worst_distances
-from nnunet_labelset.evaluation.files import SCORE_COLUMNS, averages_csv, per_case_csv, screen_table
+from nnunet_labelset.evaluation.averages import evaluation
 from nnunet_labelset.evaluation.fresh import read_contract
 from nnunet_labelset.evaluation.instances import require_panoptica
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.pairs import (
-    LEAVES_AND_UNIONS,
-    Wanted,
-    find_pairs,
+from nnunet_labelset.evaluation.pairs import Pairs, find_pairs, union_members
+from nnunet_labelset.evaluation.results import Case, Evaluation, Settings
+from nnunet_labelset.evaluation.score_files import (
+    SCORE_COLUMNS,
+    agreement_csv,
+    averages_csv,
+    failures,
+    failures_csv,
+    failures_line,
+    per_case_csv,
+    screen_notes,
+    screen_table,
+)
+from nnunet_labelset.evaluation.score_folder import locked_output, score_folder
+from nnunet_labelset.evaluation.structures import (
+    ScoringOptions,
     foreground,
     read_regions,
-    structures_of,
-    union_members,
+    structure_names,
 )
-from nnunet_labelset.evaluation.results import Settings
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.records import to_json
 from nnunet_labelset.io.tables import column_of_cases, read_table
@@ -35,171 +46,275 @@ from nnunet_labelset.nnunet.summary import nnunet_summary
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("gt_folder", help="folder with the references")
-    parser.add_argument("pred_folder", help="folder with the predictions")
-    parser.add_argument(
+    add = parser.add_argument
+    add("gt_folder", help="folder with the references")
+    add("pred_folder", help="folder with the predictions")
+    add(
         "-djfile",
         metavar="FILE",
         help="dataset.json (default: beside gt_folder, else in pred_folder)",
     )
-    parser.add_argument(
+    add(
         "--annotated",
         metavar="CSV",
         help="what is annotated: columns case and annotated or protocol",
     )
-    parser.add_argument("-o", metavar="FOLDER", help="output (default: pred_folder/evaluation)")
+    add("-o", metavar="FOLDER", help="output (default: pred_folder/evaluation)")
     add_processes(parser)
-    parser.add_argument(
+    add(
         "--chill", action="store_true", help="go on if predictions are missing or have no reference"
     )
-    parser.add_argument(
+    add(
         "--cap",
         type=float,
         metavar="MM",
-        help="largest distance, also of missed and invented leaves (default: the image's diagonal; paper: 57.6)",
+        help="largest distance, also of missed and invented labels (default: the image's diagonal; "
+        "paper: 57.6)",
     )
-    parser.add_argument(
-        "--no_hd95", action="store_true", help="no metrics of surfaces, only those of counts"
-    )
-    parser.add_argument(
+    add("--no-surfaces", action="store_true", help="no NSD and no distances, only counts of voxels")
+    add("--no_hd95", dest="no_surfaces", action=OldSpelling, new="--no-surfaces")
+    add(
         "--tolerance",
         metavar="MM|CSV",
-        help="of NSD: mm, or columns leaf and tolerance (default: the larger of 1 mm and a voxel's diagonal)",
+        help="tolerance of NSD: mm, or a table with columns label and tolerance (default: the "
+        "larger of 1 mm and the smallest voxel size)",
     )
-    parser.add_argument(
+    add(
         "--regions",
         nargs="+",
         default=[],
-        metavar="NAME=LEAF+LEAF",
-        help="also score these leaves as one",
+        metavar="NAME=LABEL+LABEL",
+        help="also score these labels as one",
     )
-    parser.add_argument(
+    add(
         "--instances",
         nargs="+",
         default=[],
-        metavar="LEAF",
+        metavar="LABEL",
         help="also lesion by lesion (needs panoptica)",
     )
     add_table(parser, several=True)
+    add(
+        "--subject",
+        metavar="COLUMN",
+        help="column of --table that names the patient, if patients have several cases",
+    )
+    add(
+        "--failures-below",
+        type=float,
+        default=50.0,
+        metavar="PERCENT",
+        help="list labels with a lower Dice in failures.csv (default: %(default)g)",
+    )
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The data set, what is scored in it, and where the results go."""
+
+    reference: Path
+    prediction: Path
+    dataset_file: Path
+    dataset_json: dict[str, Any]
+    contract: Contract
+    options: ScoringOptions
+    output: Path
+
+    @property
+    def file_ending(self) -> str:
+        return self.dataset_json.get(FILE_ENDING, ".nii.gz")
 
 
 def run(args: argparse.Namespace) -> None:
+    _check_arguments(args)
+    task = _task(args)
+    found = find_pairs(
+        task.reference, task.prediction, task.contract, task.file_ending, args.chill, task.options
+    )
+    _tell_left_out(found)
+    names = [pair.case for pair in found.pairs]
+    refuse_completed(task.dataset_json, names)
+    groups = {column: column_of_cases(args.table, column, names) for column in args.group_by}
+    subjects = _subjects(args, names)
+    with locked_output(task.output):
+        cases = score_folder(found.pairs, task.output / "cases", args.np)
+        result = _evaluation(args, task, found, cases, groups, subjects)
+        _write(task, result, args.failures_below / 100)
+    _print(result, args)
+    print(f"{len(cases)} case(s); written to {task.output}")
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
     if args.cap is not None and not 0 < args.cap < math.inf:
         raise LabelSetError(f"Expected --cap to be a distance above 0 mm, but got {args.cap}")
-    check_table(args)
-    reference, prediction = Path(args.gt_folder).absolute(), Path(args.pred_folder).absolute()
-    dataset_file = _find_dataset_json(args.djfile, reference, prediction)
-    dataset_json = read_json(dataset_file)
-    if BLOCK not in dataset_json and not args.annotated:
+    if not 0 <= args.failures_below <= 100:
         raise LabelSetError(
-            f"{dataset_file} has no '{BLOCK}', so nothing says what is annotated in which case: add it, or give "
-            "--annotated FILE.csv with the columns case and annotated"
+            f"Expected --failures-below to be 0 to 100 percent, but got {args.failures_below}"
         )
-    contract = read_contract(dataset_file, args.annotated)
-    ending = dataset_json.get(FILE_ENDING, ".nii.gz")
-    wanted = _wanted(args, contract)
-    pairs, missing, extra = find_pairs(reference, prediction, contract, ending, args.chill, wanted)
-    for names, what in ((missing, "without prediction"), (extra, "without reference")):
-        if names:
-            print(f"left out, {what}: {some(names)}")
-    cases = [pair.case for pair in pairs]
-    refuse_completed(dataset_json, cases)
+    check_table(args)
     if taken := set(args.group_by) & {"protocol", *SCORE_COLUMNS}:
         raise LabelSetError(
             f"--group-by {some(sorted(taken))}: a column of the results has this name: rename yours"
         )
-    groups = {column: column_of_cases(args.table, column, cases) for column in args.group_by}
-    output = Path(args.o) if args.o else prediction / "evaluation"
-    results = score_folder(pairs, output / "cases", args.np)
-    if not args.no_hd95:
-        results = [with_worst_distances(case, args.cap) for case in results]
-    settings = Settings(
-        reference_folder=str(reference),
-        prediction_folder=str(prediction),
-        dataset_json=str(dataset_file),
-        annotated=str(args.annotated) if args.annotated else None,
-        file_ending=ending,
-        metrics=tuple(
-            name
-            for name, metric in METRICS.items()
-            if (metric.worst is None or wanted.surfaces)
-            and (not metric.of_instances or wanted.instances)
-        ),
-        cap=args.cap if wanted.surfaces else None,
-        tolerance=dict(wanted.tolerance),
-    )
-    labels = {name: value for value, name in enumerate(contract.leaf_names) if value}
-    leaves = tuple(foreground(contract).values())
-    found = evaluation(
-        results, labels, leaves, union_members(pairs, leaves), groups, settings, missing, extra
-    )
-    write_text(output / "per_case.csv", per_case_csv(found))
-    write_text(output / "averages.csv", averages_csv(found))
-    old = output / "summary.csv"  # its old name: what is out of date must not lie beside it
-    if old.is_file() and old.read_bytes().startswith(
-        b"group_column,group,leaf,metric,"
-    ):  # not one of the user's own
-        old.unlink()
-    write_json(output / SUMMARY, to_json(nnunet_summary(results, foreground(contract))))
-    write_json(output / "metrics.json", to_json(found))
-    for column in args.group_by:
-        for group, averages in found.averages.groups[column].items():
-            print(f"{column}: {group or '(not known)'}, {averages.n_cases} case(s)")
-            print(f"{screen_table(averages, found.unit)}\n")
-    print(screen_table(found.averages.overall, found.unit))
-    print(f"{len(results)} case(s); written to {output}")
 
 
-def _wanted(args: argparse.Namespace, contract: Contract) -> Wanted:
-    regions = read_regions(args.regions, contract)
-    known = (
-        structures_of(contract, protocol, LEAVES_AND_UNIONS) for protocol in contract.protocols
-    )
-    names = list(
-        dict.fromkeys(
-            [
-                *foreground(contract).values(),
-                *regions,
-                *(of.name for found in known for of in found),
-            ]
+def _task(args: argparse.Namespace) -> _Task:
+    reference = Path(args.gt_folder).absolute()
+    prediction = Path(args.pred_folder).absolute()
+    dataset_file = _find_dataset_json(args.djfile, reference, prediction)
+    dataset_json = read_json(dataset_file)
+    if BLOCK not in dataset_json and not args.annotated:
+        raise LabelSetError(
+            f"{dataset_file} has no '{BLOCK}', so nothing says what is annotated in which case: "
+            "add it, or give --annotated FILE.csv with the columns case and annotated"
         )
+    contract = read_contract(dataset_file, args.annotated)
+    return _Task(
+        reference=reference,
+        prediction=prediction,
+        dataset_file=dataset_file,
+        dataset_json=dataset_json,
+        contract=contract,
+        options=_scoring_options(args, contract),
+        output=Path(args.o) if args.o else prediction / "evaluation",
     )
+
+
+def _tell_left_out(found: Pairs) -> None:
+    for names, why in ((found.missing, "without prediction"), (found.extra, "without reference")):
+        if names:
+            print(f"left out, {why}: {some(names)}")
+
+
+def _subjects(args: argparse.Namespace, cases: Sequence[str]) -> dict[str, str]:
+    """Return the patient of every case; a case without one is an error."""
+    if not args.subject:
+        return {}
+    subjects = column_of_cases(args.table, args.subject, cases)
+    if unlisted := [case for case in cases if case not in subjects]:
+        raise LabelSetError(
+            f"{args.table}: no '{args.subject}' of {some(unlisted)}: every case needs its patient"
+        )
+    return subjects
+
+
+def _evaluation(
+    args: argparse.Namespace,
+    task: _Task,
+    found: Pairs,
+    cases: Sequence[Case],
+    groups: dict[str, dict[str, str]],
+    subjects: dict[str, str],
+) -> Evaluation:
+    options = task.options
+    metrics = [
+        name
+        for name, metric in METRICS.items()
+        if (options.surfaces or not metric.needs_surface)
+        and (options.instances or not metric.of_instances)
+    ]
+    settings = Settings(
+        reference_folder=str(task.reference),
+        prediction_folder=str(task.prediction),
+        dataset_json=str(task.dataset_file),
+        annotated=str(args.annotated) if args.annotated else None,
+        file_ending=task.file_ending,
+        metrics=tuple(metrics),
+        cap=options.cap if options.surfaces else None,
+        tolerance=options.tolerance,
+        tolerances=dict(options.tolerances),
+    )
+    leaves = tuple(foreground(task.contract).values())
+    return evaluation(
+        cases,
+        labels={name: value for value, name in enumerate(task.contract.leaf_names) if value},
+        leaves=leaves,
+        unions=union_members(found.pairs, leaves),
+        groups=groups,
+        settings=settings,
+        missing=found.missing,
+        extra=found.extra,
+        subjects=subjects,
+    )
+
+
+def _write(task: _Task, result: Evaluation, threshold: float) -> None:
+    output = task.output
+    write_text(output / "per_case.csv", per_case_csv(result))
+    write_text(output / "averages.csv", averages_csv(result))
+    write_text(output / "agreement.csv", agreement_csv(result))
+    write_text(output / "failures.csv", failures_csv(failures(result, threshold)))
+    write_json(output / SUMMARY, to_json(nnunet_summary(result.cases, foreground(task.contract))))
+    write_json(output / "metrics.json", to_json(result))
+
+
+def _print(result: Evaluation, args: argparse.Namespace) -> None:
+    for column in args.group_by:
+        for group, averages in result.averages.groups[column].items():
+            print(f"{column}: {group or '(not known)'}, {averages.n_cases} case(s)")
+            print(f"{screen_table(averages, result.unit, result.leaves)}\n")
+    print(screen_table(result.averages.overall, result.unit, result.leaves))
+    for line in screen_notes(result.cases):
+        print(line)
+    threshold = args.failures_below / 100
+    print(failures_line(failures(result, threshold), threshold))
+
+
+def _scoring_options(args: argparse.Namespace, contract: Contract) -> ScoringOptions:
+    options = ScoringOptions(
+        surfaces=not args.no_surfaces,
+        regions=read_regions(args.regions, contract),
+        instances=tuple(args.instances),
+        cap=args.cap,
+    )
+    names = structure_names(contract, options)
     for name in args.instances:
         if name not in names:
-            raise LabelSetError(f"--instances: no leaf '{name}'{did_you_mean(name, names)}")
+            raise LabelSetError(f"--instances: no label '{name}'{did_you_mean(name, names)}")
     if args.instances:
         require_panoptica()
-    tolerance = _tolerance(args.tolerance, names) if args.tolerance else {}
-    return Wanted(True, not args.no_hd95, regions, tolerance, tuple(args.instances))
+    if not args.tolerance:
+        return options
+    if not Path(args.tolerance).is_file():
+        return replace(options, tolerance=_millimetres(args.tolerance, ""))
+    return replace(options, tolerances=_tolerances(args.tolerance, names))
 
 
-def _tolerance(given: str, names: Sequence[str]) -> dict[str, float]:
-    """A number for all, or a table of leaves."""
-    rows = [{"leaf": "", "tolerance": given}] if not Path(given).is_file() else read_table(given)
-    if not {"leaf", "tolerance"} <= set(rows[0]):
-        raise LabelSetError(f"{given}: expected the columns 'leaf' and 'tolerance'")
-    found = {}
+def _tolerances(table: str, names: Sequence[str]) -> dict[str, float]:
+    """Return the tolerances of a table by label."""
+    rows = read_table(table)
+    column = "leaf" if "leaf" in rows[0] else "label"  # "leaf": its name in version 0.2
+    if not {column, "tolerance"} <= set(rows[0]):
+        raise LabelSetError(f"{table}: expected the columns 'label' and 'tolerance'")
+    tolerances: dict[str, float] = {}
     for row in rows:
-        leaf, text = row["leaf"].strip(), row["tolerance"].strip()
-        if leaf and leaf not in names:
-            raise LabelSetError(f"{given}: no leaf '{leaf}'{did_you_mean(leaf, names)}")
-        if leaf in found:
-            raise LabelSetError(f"{given}: '{leaf}' is listed more than once")
-        try:
-            found[leaf] = float(text)
-        except ValueError:
-            found[leaf] = math.nan
-        if not 0 <= found[leaf] < math.inf:
-            where = f" of '{leaf}' in {given}" if leaf else ""
-            raise LabelSetError(
-                f"Expected --tolerance to be mm, 0 or more, or a table, but got '{text}'{where}"
-            )
-    return found
+        label = row[column]
+        if label not in names:
+            raise LabelSetError(f"{table}: no label '{label}'{did_you_mean(label, names)}")
+        if label in tolerances:
+            raise LabelSetError(f"{table}: '{label}' is listed more than once")
+        tolerances[label] = _millimetres(row["tolerance"], f" of '{label}' in {table}")
+    return tolerances
+
+
+def _millimetres(text: str, where: str) -> float:
+    try:
+        tolerance = float(text)
+    except ValueError:
+        tolerance = math.nan
+    if not 0 <= tolerance < math.inf:
+        raise LabelSetError(
+            f"Expected --tolerance to be mm, 0 or more, or a table, but got '{text}'{where}"
+        )
+    return tolerance
 
 
 def _find_dataset_json(given: str | None, reference: Path, prediction: Path) -> Path:
     candidates = [Path(given)] if given else [reference.parent / DATASET, prediction / DATASET]
     for file in candidates:
-        if file.is_file():
-            return file.absolute()
+        try:
+            if file.is_file():
+                return file.absolute()
+        except OSError:
+            continue
     raise LabelSetError(f"no dataset.json: looked for {some(candidates)}; name it with -djfile")

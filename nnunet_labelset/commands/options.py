@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.evaluation.compare import ComparisonOptions
+from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.names import DEFAULT_CONFIGURATION, DEFAULT_PLANS
+
+
+class OldSpelling(argparse.Action):
+    """A flag under its old name, which works for this version and says what to type instead."""
+
+    def __init__(self, option_strings: list[str], dest: str, new: str) -> None:
+        self.new = new
+        super().__init__(option_strings, dest, nargs=0, default=False, help=argparse.SUPPRESS)
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        print(f"note: {option_string} is now called {self.new}", file=sys.stderr)
+        setattr(namespace, self.dest, True)
 
 
 def add_dataset(parser: argparse.ArgumentParser) -> None:
@@ -78,9 +100,12 @@ def add_table(parser: argparse.ArgumentParser, several: bool = False) -> None:
 
 
 def check_table(args: argparse.Namespace) -> None:
-    if bool(args.table) != bool(args.group_by):
+    """`--table` needs an option that names a column of it, and the other way round."""
+    columns = bool(args.group_by or getattr(args, "subject", None))
+    if bool(args.table) != columns:
         raise LabelSetError(
-            "--table and --group-by belong together: a table of the cases, and columns of it"
+            "--table and --group-by (or --subject) belong together: a table of the cases, and "
+            "columns of it"
         )
 
 
@@ -95,10 +120,17 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--holm", action="store_true", help="correct p-values for the number of tests of a metric"
     )
+    parser.add_argument(
+        "--margin",
+        nargs="+",
+        default=[],
+        metavar="METRIC=NUMBER",
+        help="tell whether methods are non-inferior: at most so much worse (dice=2 is 2 %% points)",
+    )
 
 
-def chosen_baseline(args: argparse.Namespace, methods: Collection[str]) -> str:
-    """The method to compare against, after a look at `--alpha`."""
+def comparison_options(args: argparse.Namespace, methods: Collection[str]) -> ComparisonOptions:
+    """Return how result sets are compared, from the options of `add_statistics`."""
     if not 0 < args.alpha < 1:
         raise LabelSetError(f"Expected --alpha to be between 0 and 1, but got {args.alpha}")
     baseline = args.baseline or next(iter(methods))
@@ -106,7 +138,27 @@ def chosen_baseline(args: argparse.Namespace, methods: Collection[str]) -> str:
         raise LabelSetError(
             f"--baseline: no result set '{baseline}'{did_you_mean(baseline, methods)}"
         )
-    return baseline
+    return ComparisonOptions(
+        baseline=baseline,
+        alpha=args.alpha,
+        correct=args.holm,
+        metrics=getattr(args, "metrics", None),
+        margins=dict(map(_margin, args.margin)),
+    )
+
+
+def _margin(text: str) -> tuple[str, float]:
+    """Return the metric and the margin of `dice=2`, which is in the unit that tables show."""
+    name, _, number = text.partition("=")
+    if name not in METRICS or not METRICS[name].better:
+        raise LabelSetError(f"--margin '{text}': no metric '{name}'{did_you_mean(name, METRICS)}")
+    try:
+        margin = float(number)
+    except ValueError:
+        margin = math.nan
+    if not 0 < margin < math.inf:
+        raise LabelSetError(f"--margin '{text}': expected METRIC=NUMBER, such as dice=2")
+    return name, margin / METRICS[name].scale
 
 
 def add_forwarded(parser: argparse.ArgumentParser, command: str) -> None:

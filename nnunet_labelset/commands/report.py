@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnunet_labelset.commands.options import add_statistics, chosen_baseline
+from nnunet_labelset.commands.options import add_statistics, comparison_options
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.fresh import stale_results
-from nnunet_labelset.evaluation.results import load_results
+from nnunet_labelset.evaluation.read_results import load_results
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.logs import LOGS, Curves, read_curves
@@ -64,13 +64,9 @@ def run(args: argparse.Namespace) -> None:
     if target.is_dir() or target.suffix.lower() not in (".html", ".htm"):
         raise LabelSetError(f"-o {args.o}: expected the name of an .html file")
     results, sources = load_results(args.results)
-    baseline = chosen_baseline(args, results)
+    options = comparison_options(args, results)
     models = _models(args.m)
-    compared = (
-        comparison(results, baseline, args.alpha, args.holm, sources=sources)
-        if len(results) > 1
-        else None
-    )
+    compared = comparison(results, options, sources) if len(results) > 1 else None
     contract, reason = contract_of(next(iter(results.values())))
     report = Report(
         results,

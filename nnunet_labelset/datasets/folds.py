@@ -203,8 +203,7 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
             heappush(waiting, (beyond + 1, index, members))
     if not validation:
         raise LabelSetError(
-            "nothing can be validated: there is one subject, or each one is the only one that "
-            "annotates some label"
+            "nothing can be validated: each subject is the only one that annotates some leaf"
         )
     return _split(subjects, validation)
 

@@ -1,116 +1,146 @@
-"""`nnunet_labelset compare`: result sets of the same cases side by side, as in the paper's Table 2,
-with tests.
-"""
+"""Result sets of the same cases side by side, as in the paper's Table 2, with tests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, SHOWN
 from nnunet_labelset.evaluation.notes import notes
+from nnunet_labelset.evaluation.paired import (
+    Cases,
+    Column,
+    case_column,
+    label_column,
+    label_rows_of,
+)
 from nnunet_labelset.evaluation.results import (
-    ABSENT,
-    INVENTED,
-    MISSED,
-    SCORED,
     VERSION,
+    Case,
     Cell,
     Comparison,
     Detection,
     Evaluation,
+    Outcome,
     PairedTest,
     Rank,
 )
-from nnunet_labelset.evaluation.statistics import (
-    critical_difference,
-    describe,
-    holm,
-    mean_ranks,
-    wilcoxon_test,
-)
+from nnunet_labelset.evaluation.statistics import Difference, holm, mean_ranks, wilcoxon_test
 from nnunet_labelset.io.text import some
 
-Column = dict[str, list[float]]  # by method; the same cases for all of them
+
+@dataclass(frozen=True)
+class ComparisonOptions:
+    """How result sets are compared; `margins` of non-inferiority are by metric, not scaled."""
+
+    baseline: str
+    alpha: float = 0.01
+    correct: bool = False
+    metrics: Sequence[str] | None = None
+    margins: Mapping[str, float] = field(default_factory=dict)
 
 
 def comparison(
     results: Mapping[str, Evaluation],
-    baseline: str,
-    alpha: float = 0.01,
-    correct: bool = False,
-    metrics: Sequence[str] | None = None,
+    options: ComparisonOptions | str,
     sources: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Compare evaluations by method name; means and tests are over the cases in which all methods
-    have a score.
-    """
-    methods = tuple(results)
-    names = _chosen_metrics(results, metrics)
-    leaves, cases = _check_same_leaves(results), _common_cases(results)
-    unions = {
-        name: members for result in results.values() for name, members in result.unions.items()
-    }
+    """Compare evaluations by method name; a text as options is the baseline."""
+    if isinstance(options, str):
+        options = ComparisonOptions(options)
+    metrics = _chosen_metrics(results, options.metrics)
+    if unused := sorted(set(options.margins) - set(metrics)):
+        raise LabelSetError(
+            f"--margin {unused[0]}: not compared: add it to --metrics, which are {some(metrics)}"
+        )
+    leaves = _check_same_leaves(results)
+    cases = _common_cases(results)
     _check_same_references(results, cases)
+    first = next(iter(results.values()))
+    unions: dict[str, tuple[str, ...]] = {}
+    for result in results.values():
+        unions |= result.unions
     structures = (*leaves, *unions)
+    by_method: Cases = {method: result.by_case for method, result in results.items()}
     cells: list[Cell] = []
     tests: list[PairedTest] = []
-    ranks: list[Rank] = []
-    for metric in (*names, KNOWN_WRONG.name):
-        compared = [""] if metric == KNOWN_WRONG.name else structures
-        columns = {leaf: _column(results, cases, leaf, metric) for leaf in compared}
-        found = _tests(
-            {leaf: column for leaf, (column, _) in columns.items()},
-            metric,
-            baseline,
-            alpha,
-            correct,
-        )
-        tests += found
-        for leaf, (column, n_union) in columns.items():
-            cells += _cells(column, leaf, metric, found, n_union)
-        if len(methods) > 2 and metric in METRICS:
-            ranks += _ranks(results, cases, structures, metric)
-    ranked = {rank.metric: rank.n for rank in ranks}
-    made = Comparison(
+    for name in (*metrics, KNOWN_WRONG.name):
+        columns = _columns(by_method, cases, leaves, structures, name)
+        metric_tests = _tests(columns, name, options, first.subjects)
+        tests += metric_tests
+        for leaf, column in columns.items():
+            cells += _cells(column, leaf, name, metric_tests, first.subjects)
+    ranked = metrics if len(results) > 2 else ()
+    used = [by_case[case] for by_case in by_method.values() for case in cases]
+    compared = Comparison(
         version=VERSION,
-        methods=methods,
-        baseline=baseline,
+        methods=tuple(results),
+        baseline=options.baseline,
         sources=dict(sources or {}),
-        alpha=alpha,
-        correction="holm" if correct else "none",
-        cap=next(iter(results.values())).settings.cap,
+        alpha=options.alpha,
+        correction="holm" if options.correct else "none",
+        margins=dict(options.margins),
+        cap=first.settings.cap,
+        worst_distances=_range(case.worst_distance for case in used),
+        tolerances=_tolerances(used),
         leaves=leaves,
         unions=unions,
-        metrics=tuple(names),
+        metrics=tuple(metrics),
         cases=tuple(cases),
+        n_subjects=_number_of_subjects(first, cases),
         left_out={
-            method: tuple(sorted(set(results[method].by_case) - set(cases))) for method in methods
+            method: tuple(sorted(set(result.by_case) - set(cases)))
+            for method, result in results.items()
         },
         cells=tuple(cells),
         tests=tuple(tests),
-        detection=tuple(_detection(results, cases, structures)),
-        ranks=tuple(ranks),
-        critical_difference={
-            metric: critical_difference(len(methods), n, alpha) for metric, n in ranked.items()
-        },
+        detection=tuple(_detection(by_method, cases, structures)),
+        ranks=tuple(
+            rank
+            for metric in ranked
+            for rank in _ranks(by_method, cases, leaves, metric, first.subjects)
+        ),
         notes=(),
     )
-    return replace(made, notes=tuple(notes(made)))
+    return replace(compared, notes=tuple(notes(compared)))
+
+
+def _number_of_subjects(evaluation: Evaluation, cases: Sequence[str]) -> int | None:
+    if not evaluation.subjects:
+        return None
+    return len({evaluation.subjects[case] for case in cases})
+
+
+def _range(values: Iterable[float | None]) -> tuple[float, ...]:
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if known else ()
+
+
+def _tolerances(cases: Sequence[Case]) -> tuple[float, ...]:
+    ranges = [_range(score.tolerance for score in case.leaves.values()) for case in cases]
+    return _range([end for ends in ranges for end in ends])
+
+
+def _columns(
+    results: Cases,
+    cases: Sequence[str],
+    leaves: Sequence[str],
+    structures: Sequence[str],
+    name: str,
+) -> dict[str | None, Column]:
+    """Return the columns of a metric by structure; None is the whole case."""
+    metric = COMPARED[name]
+    whole: dict[str | None, Column] = {None: case_column(results, cases, leaves, metric)}
+    if metric is KNOWN_WRONG:
+        return whole
+    return {leaf: label_column(results, cases, leaf, metric) for leaf in structures} | whole
 
 
 def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | None) -> list[str]:
-    """The metrics that all evaluations have; how they were computed must be the same."""
-    for what in ("cap", "tolerance"):
-        if len({repr(getattr(result.settings, what)) for result in results.values()}) > 1:
-            shown = ", ".join(
-                f"{name}: {getattr(result.settings, what)}" for name, result in results.items()
-            )
-            raise LabelSetError(
-                f"evaluated with different --{what} ({shown}): their distances cannot be compared"
-            )
+    """Return the metrics that all evaluations have; how they were computed must be the same."""
+    _check_same_settings(results)
     common = set.intersection(*(set(result.settings.metrics) for result in results.values()))
     if wanted is None:
         return [name for name in SHOWN if name in common]
@@ -118,9 +148,7 @@ def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | N
         if name not in METRICS:
             raise LabelSetError(f"no metric '{name}'{did_you_mean(name, METRICS)}")
         if not METRICS[name].better:
-            raise LabelSetError(
-                f"'{name}' cannot be compared: neither more nor less of it is better"
-            )
+            raise LabelSetError(f"'{name}' cannot be compared: it has no better/worse direction")
         if name not in common:
             raise LabelSetError(
                 f"'{name}' was not computed for all result sets: evaluate them again with it"
@@ -128,68 +156,102 @@ def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | N
     return list(dict.fromkeys(wanted))
 
 
-def _column(
-    results: Mapping[str, Evaluation], cases: Sequence[str], leaf: str, metric: str
-) -> tuple[Column, int]:
-    """The scores of every method where all have one, and how many of these cases have a union
-    there.
-    """
-    rows = {
-        case: [result.value(case, leaf, metric) for result in results.values()] for case in cases
-    }
-    used = {case: row for case, row in rows.items() if None not in row}
-    column = {method: [row[place] for row in used.values()] for place, method in enumerate(results)}
-    first = next(iter(results.values()))
-    return column, sum(first.is_union(case, leaf) for case in used)  # type: ignore[return-value]
+def _check_same_settings(results: Mapping[str, Evaluation]) -> None:
+    """What distances depend on must be the same; where nothing is measured, it may differ."""
+    settings = {method: result.settings for method, result in results.items()}
+    for option, field_name in (
+        ("cap", "cap"),
+        ("tolerance", "tolerance"),
+        ("tolerance", "tolerances"),
+    ):
+        given = {method: getattr(each, field_name) for method, each in settings.items()}
+        if len({repr(value) for value in given.values()}) > 1:
+            shown = ", ".join(f"{method}: {value}" for method, value in given.items())
+            raise LabelSetError(
+                f"evaluated with different --{option} ({shown}): their distances cannot be compared"
+            )
 
 
 def _tests(
-    columns: Mapping[str, Column], metric: str, baseline: str, alpha: float, correct: bool
+    columns: Mapping[str | None, Column],
+    metric: str,
+    options: ComparisonOptions,
+    subjects: Mapping[str, str],
 ) -> list[PairedTest]:
-    """Every pair of methods on every leaf. Holm's families: the tests against the baseline, and the
-    others.
+    """Test every pair of methods on every structure. Holm's families: the tests of the labels
+    against the baseline, and the others.
     """
     tests = []
-    methods = list(next(iter(columns.values())))
+    methods = list(next(iter(columns.values())).values)
     for a, b in combinations(methods, 2):
-        if b == baseline:
+        if b == options.baseline:
             a, b = b, a
         for leaf, column in columns.items():
-            found = wilcoxon_test(column[a], column[b])
-            up = (
-                found.effect or 0
-            )  # the sign of the rank sum that the test itself looks at, not that of the mean
-            better = (
-                None if not up else b if (up > 0) == (COMPARED[metric].better == "higher") else a
-            )
+            patients = column.subjects(subjects)
+            difference = wilcoxon_test(column.values[a], column.values[b], patients)
             tests.append(
                 PairedTest(
-                    **vars(found),
+                    **vars(difference),
                     a=a,
                     b=b,
-                    baseline=baseline in (a, b),
+                    baseline=options.baseline in (a, b),
                     leaf=leaf,
                     metric=metric,
-                    p_adjusted=found.p,
+                    p_adjusted=difference.p,
                     significant=False,
-                    better=better,
+                    better=_better(difference, metric, a, b),
+                    non_inferior=_non_inferior(difference, metric, options.margins.get(metric)),
                 )
             )
-    for of_baseline in (True, False):
-        family = [index for index, test in enumerate(tests) if test.baseline == of_baseline]
+    return _corrected(tests, options)
+
+
+def _better(difference: Difference, metric: str, a: str, b: str) -> str | None:
+    """Return the better method by the rank sum that the test itself looks at, not by the mean."""
+    if not difference.effect:
+        return None
+    b_is_better = (difference.effect > 0) == (COMPARED[metric].better == "higher")
+    return b if b_is_better else a
+
+
+def _non_inferior(difference: Difference, metric: str, margin: float | None) -> bool | None:
+    """Tell whether the 95 % interval of the difference excludes that b is worse by the margin."""
+    if margin is None or difference.low is None or difference.high is None:
+        return None
+    if COMPARED[metric].better == "higher":
+        return difference.low > -margin
+    return difference.high < margin
+
+
+def _corrected(tests: Sequence[PairedTest], options: ComparisonOptions) -> list[PairedTest]:
+    """Return the tests with their significance. Means over labels are a family of their own."""
+    families: dict[tuple[bool, bool], list[int]] = {}
+    for index, test in enumerate(tests):
+        whole_mean = test.leaf is None and test.metric != KNOWN_WRONG.name
+        families.setdefault((test.baseline, whole_mean), []).append(index)
+    corrected = list(tests)
+    for family in families.values():
         p_values = [tests[index].p for index in family]
-        for index, p in zip(family, holm(p_values) if correct else p_values, strict=True):
-            tests[index] = replace(
-                tests[index], p_adjusted=p, significant=p is not None and p < alpha
-            )
-    return tests
+        adjusted = holm(p_values) if options.correct else p_values
+        for index, p in zip(family, adjusted, strict=True):
+            significant = p is not None and p < options.alpha
+            corrected[index] = replace(tests[index], p_adjusted=p, significant=significant)
+    return corrected
 
 
 def _cells(
-    column: Column, leaf: str, metric: str, tests: Sequence[PairedTest], n_union: int
+    column: Column,
+    leaf: str | None,
+    metric: str,
+    tests: Sequence[PairedTest],
+    subjects: Mapping[str, str],
 ) -> list[Cell]:
-    described = {method: describe(values, interval=True) for method, values in column.items()}
-    best = COMPARED[metric].best(found.mean for found in described.values())
+    patients = column.subjects(subjects)
+    described = {
+        method: COMPARED[metric].describe(values, True, patients)
+        for method, values in column.values.items()
+    }
+    best = COMPARED[metric].best(description.mean for description in described.values())
     marks = {
         test.b: "better" if test.better == test.b else "worse"
         for test in tests
@@ -197,50 +259,54 @@ def _cells(
     }
     return [
         Cell(
-            **vars(found),
+            **vars(description),
             method=method,
             leaf=leaf,
             metric=metric,
-            n_union=n_union,
-            best=best is not None and found.mean == best,
+            n_absent=column.n_absent[method],
+            best=best is not None and description.mean == best,
             mark=marks.get(method, ""),
         )
-        for method, found in described.items()
+        for method, description in described.items()
     ]
 
 
 def _detection(
-    results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str]
-) -> list[Detection]:
-    found = []
-    for method, result in results.items():
+    results: Cases, cases: Sequence[str], structures: Sequence[str]
+) -> Iterable[Detection]:
+    for method, by_case in results.items():
         for leaf in structures:
-            outcomes = [
-                score.outcome for case in cases if (score := result.by_case[case].leaves.get(leaf))
-            ]
-            counts = (outcomes.count(outcome) for outcome in (SCORED, MISSED, INVENTED, ABSENT))
-            found.append(Detection(method, leaf, *counts))
-    return found
+            scores = [by_case[case].leaves.get(leaf) for case in cases]
+            outcomes = [score.outcome for score in scores if score]
+            n_found = sum(score.found for score in scores if score)
+            n_present = outcomes.count(Outcome.SCORED) + outcomes.count(Outcome.MISSED)
+            yield Detection(
+                method=method,
+                leaf=leaf,
+                found=n_found,
+                missed=n_present - n_found,
+                invented=outcomes.count(Outcome.INVENTED),
+                absent=outcomes.count(Outcome.ABSENT),
+            )
 
 
 def _ranks(
-    results: Mapping[str, Evaluation], cases: Sequence[str], structures: Sequence[str], metric: str
+    results: Cases,
+    cases: Sequence[str],
+    leaves: Sequence[str],
+    metric: str,
+    subjects: Mapping[str, str],
 ) -> list[Rank]:
-    """Ranks of the methods within every case and leaf, their mean over the leaves of a case, then
-    over the cases.
+    """Rank the methods within every case and label; their mean over the labels of a case, then
+    over the cases. Unions are left out: their labels would count twice.
     """
-    scores = []
-    for case in cases:
-        rows = (
-            [result.value(case, leaf, metric) for result in results.values()] for leaf in structures
-        )
-        if complete := [
-            [value for value in row if value is not None] for row in rows if None not in row
-        ]:
-            scores.append(complete)
-    found = mean_ranks(scores, METRICS[metric].better == "higher")
+    rows = {case: label_rows_of(results, case, leaves, METRICS[metric]) for case in cases}
+    ranked = {case: label_rows for case, label_rows in rows.items() if label_rows}
+    patients = [subjects[case] for case in ranked] if subjects else None
+    found = mean_ranks(list(ranked.values()), METRICS[metric].better == "higher", patients)
     return [
-        Rank(method, metric, *of_method) for method, of_method in zip(results, found, strict=False)
+        Rank(method=method, metric=metric, n=n, mean_rank=mean_rank, first=first)
+        for method, (n, mean_rank, first) in zip(results, found, strict=False)
     ]
 
 
@@ -249,7 +315,8 @@ def _check_same_leaves(results: Mapping[str, Evaluation]) -> tuple[str, ...]:
     for method, leaves in others:
         if leaves != expected:
             raise LabelSetError(
-                f"different labels: '{first}' has {some(expected, 20)}; '{method}' has {some(leaves, 20)}"
+                f"different labels: '{first}' has {some(expected, 20)}; "
+                f"'{method}' has {some(leaves, 20)}"
             )
     return expected
 
@@ -264,24 +331,42 @@ def _common_cases(results: Mapping[str, Evaluation]) -> list[str]:
         raise LabelSetError(f"the result sets have no case in common: {examples}")
     if len(common) < 2:
         raise LabelSetError(
-            f"the result sets have only the case '{common[0]}' in common: a comparison needs two or more"
+            f"the result sets have only the case '{common[0]}' in common: a comparison needs two "
+            "or more"
         )
     return common
 
 
 def _check_same_references(results: Mapping[str, Evaluation], cases: Sequence[str]) -> None:
-    """The same reference under the same contract: its voxels were counted alike."""
+    """The same reference under the same contract, and the same patients."""
     (first, expected), *others = results.items()
-    for case in cases:
-        for method, result in others:
-            one, two = expected.by_case[case], result.by_case[case]
-            alike = {leaf: (score.n_ref, score.union) for leaf, score in one.leaves.items()}
-            found = {leaf: (score.n_ref, score.union) for leaf, score in two.leaves.items()}
-            differs = sorted(
-                leaf for leaf in {**alike, **found} if alike.get(leaf) != found.get(leaf)
+    for method, result in others:
+        if result.subjects != expected.subjects:
+            raise LabelSetError(
+                f"'{first}' and '{method}' were evaluated with different --subject: evaluate both "
+                "with the same table"
             )
-            if differs or one.known != two.known:
+        for case in cases:
+            differs = _reference_difference(expected.by_case[case], result.by_case[case])
+            if differs is not None:
                 raise LabelSetError(
-                    f"case '{case}'{', ' + differs[0] if differs else ''}: '{first}' and '{method}' were scored "
-                    f"against different references or protocols: evaluate both against the same folder"
+                    f"case '{case}'{differs}: '{first}' and '{method}' were scored against "
+                    "different references or protocols: evaluate both against the same folder"
                 )
+
+
+def _reference_difference(one: Case, two: Case) -> str | None:
+    """Return what differs between two references, as the words after the name of the case."""
+    for leaf in {**one.leaves, **two.leaves}:
+        mine, other = one.leaves.get(leaf), two.leaves.get(leaf)
+        if mine is None or other is None:
+            return f", {leaf}"
+        if mine.n_ref != other.n_ref:
+            return f", {leaf}"
+        if len({mine.tolerance, other.tolerance} - {None}) > 1:
+            return f", {leaf} (tolerance {mine.tolerance:g} and {other.tolerance:g} mm)"
+        if mine.outcome.is_compared != other.outcome.is_compared:
+            return f", {leaf}"
+    digests = {one.reference_digest, two.reference_digest} - {""}
+    alike = one.known == two.known and one.meaning == two.meaning and len(digests) < 2
+    return None if alike else ""

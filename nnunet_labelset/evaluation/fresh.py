@@ -36,30 +36,33 @@ def stale_results(results: Mapping[str, Evaluation]) -> list[str]:
 def require_fresh(results: Mapping[str, Evaluation]) -> None:
     """Fail with one line that names what has changed since `evaluate`."""
     if problems := stale_results(results):
-        raise LabelSetError(
-            f"scores are older than what they are of: {'; '.join(problems)}: run 'evaluate' again"
-        )
+        raise LabelSetError(f"scores are out of date: {'; '.join(problems)}: run 'evaluate' again")
 
 
-def _changed(found: Evaluation) -> str:
-    """Which references, predictions or protocols are not those that were scored; empty if nothing
-    is.
-    """
+def _changed(evaluation: Evaluation) -> str:
+    """Return which references, predictions or protocols are not those that were scored, or ""."""
     changed: dict[str, list[str]] = {"reference": [], "prediction": [], "protocol": []}
     try:
-        contract = read_contract(found.settings.dataset_json, found.settings.annotated)
+        contract = read_contract(evaluation.settings.dataset_json, evaluation.settings.annotated)
         meanings = {
-            case: meaning_of(contract.leaf_names, contract.protocol(case).sets)
+            case: meaning_of(contract.leaf_names, contract.protocol(case))
             for case in contract.cases
         }
     except LabelSetError:  # moved, like files that are gone
         meanings = {}
-    for case in found.cases:
-        for what, path, state in zip(
-            changed, (case.reference_file, case.prediction_file), case.files, strict=False
-        ):
-            if Path(path).is_file() and file_states(path)[0] != state:
+    for case in evaluation.cases:
+        paths = (case.reference_file, case.prediction_file)
+        for what, path, state in zip(changed, paths, case.files, strict=False):
+            if _is_other_file(path, state):
                 changed[what].append(case.case)
         if meanings.get(case.case, case.meaning) != case.meaning:
             changed["protocol"].append(case.case)
     return ", ".join(f"changed {what} of {some(cases)}" for what, cases in changed.items() if cases)
+
+
+def _is_other_file(path: str, state: tuple[int, ...]) -> bool:
+    """Tell whether a file has changed; one that is gone or out of reach cannot be asked."""
+    try:
+        return Path(path).is_file() and file_states(path)[0] != state
+    except OSError:
+        return False

@@ -4,18 +4,29 @@ from here.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 
 from nnunet_labelset.evaluation.instances import Instances
-from nnunet_labelset.evaluation.statistics import Description
+from nnunet_labelset.evaluation.statistics import Description, describe
 from nnunet_labelset.evaluation.surface import SurfaceDistances
+
+
+class Kind(Enum):
+    """What a metric is computed from."""
+
+    OVERLAP = "overlap"  # counts of voxels: a share
+    VOLUME = "volume"  # counts of voxels times their size
+    SURFACE = "surface"  # distances between surfaces: a share of their area
+    DISTANCE = "distance"  # distances between surfaces: mm
+    INSTANCE = "instance"  # connected components, with --instances
+    CASE = "case"  # of a whole case, not of a label
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was counted and measured of a leaf or union in a case; all metrics are functions of it."""
+    """What was counted and measured of a structure in a case; all metrics are functions of it."""
 
     tp: int
     fp: int
@@ -30,10 +41,7 @@ class Measured:
 @dataclass(frozen=True)
 class Metric:
     """A row: values times `scale` are shown in `unit`. `better` is "higher", "lower", or "" where
-    neither is.
-
-    `worst` makes it a metric of surfaces, and is what a missed or invented structure gets: a share,
-    or infinite for a distance, which stands for the diagonal of the image or `--cap`.
+    a metric has no better/worse direction.
     """
 
     name: str
@@ -41,37 +49,65 @@ class Metric:
     unit: str
     scale: float
     better: str
+    kind: Kind
     compute: Callable[[Measured], float | None]
-    worst: float | None = None
     digits: int = 1
-    of_instances: bool = False  # only with --instances
 
     @property
     def heading(self) -> str:
         return f"{self.title} {self.unit}".rstrip()
 
     @property
+    def needs_surface(self) -> bool:
+        return self.kind in (Kind.SURFACE, Kind.DISTANCE)
+
+    @property
     def is_distance(self) -> bool:
-        return self.worst == math.inf
+        return self.kind is Kind.DISTANCE
+
+    @property
+    def of_instances(self) -> bool:
+        return self.kind is Kind.INSTANCE
+
+    @property
+    def perfect(self) -> float | None:
+        """The best possible value: that of a method that rightly predicts nothing."""
+        return {"higher": 1.0, "lower": 0.0}.get(self.better)
 
     def best(self, values: Iterable[float | None]) -> float | None:
-        """Of those that are there."""
+        """Return the best of the values that are not None."""
         known = [value for value in values if value is not None]
         return (max if self.better == "higher" else min)(known, default=None)
+
+    def describe(
+        self,
+        values: Iterable[float | None],
+        interval: bool = False,
+        subjects: Sequence[str] | None = None,
+    ) -> Description:
+        """Return the values in short; the interval holds possible values only."""
+        description = describe(values, interval, subjects)
+        if description.low is None or description.high is None or not self.better:
+            return description
+        top = 1.0 if self.unit == "%" and self.better == "higher" else description.high
+        return replace(description, low=max(0.0, description.low), high=min(top, description.high))
 
     def scaled(self, value: float | None) -> float | None:
         return None if value is None else self.scale * value
 
-    def show(self, value: float | None) -> str:
-        return "-" if value is None else f"{self.scale * value:.{self.digits}f}"
+    def show(self, value: float | None, sign: str = "") -> str:
+        if value is None:
+            return "-"
+        rounded = round(self.scale * value, self.digits) + 0.0  # -0.0 is no number to print
+        return f"{rounded:{sign}.{self.digits}f}"
 
-    def show_sd(self, found: Description) -> str:
+    def show_sd(self, description: Description) -> str:
         """` (6.7)`, with a space before it; empty where a single value has no deviation."""
-        return "" if found.sd is None else f" ({self.show(found.sd)})"
+        return "" if description.sd is None else f" ({self.show(description.sd)})"
 
-    def show_mean(self, found: Description) -> str:
+    def show_mean(self, description: Description) -> str:
         """`91.5 (6.7)`, `91.5` where a single value has no deviation, `-` where there is none."""
-        return self.show(found.mean) + self.show_sd(found)
+        return self.show(description.mean) + self.show_sd(description)
 
 
 def _share(count: float, whole: float) -> float | None:
@@ -81,87 +117,76 @@ def _share(count: float, whole: float) -> float | None:
 def _surface(
     function: Callable[[SurfaceDistances, float], float],
 ) -> Callable[[Measured], float | None]:
-    return lambda of: None if of.surfaces is None else function(of.surfaces, of.tolerance)
+    return lambda m: None if m.surfaces is None else function(m.surfaces, m.tolerance)
 
 
-def _of_instances(
-    name: str,
-    title: str,
-    unit: str,
-    scale: float,
-    better: str,
-    function: Callable[[Instances], float],
+def _instances(function: Callable[[Instances], float]) -> Callable[[Measured], float | None]:
+    return lambda m: None if m.instances is None else function(m.instances)
+
+
+def _overlap(name: str, title: str, compute: Callable[[Measured], float | None]) -> Metric:
+    return Metric(name, title, "%", 100, "higher", Kind.OVERLAP, compute)
+
+
+def _distance(
+    name: str, title: str, function: Callable[[SurfaceDistances, float], float], digits: int = 1
 ) -> Metric:
-    def compute(of: Measured) -> float | None:
-        return None if of.instances is None else function(of.instances)
+    return Metric(name, title, "mm", 1, "lower", Kind.DISTANCE, _surface(function), digits)
 
-    return Metric(name, title, unit, scale, better, compute, of_instances=True)
+
+def _volume(
+    name: str, title: str, better: str, compute: Callable[[Measured], float | None]
+) -> Metric:
+    return Metric(name, title, "ml", 1, better, Kind.VOLUME, compute, 2)
+
+
+def _instance_share(name: str, title: str, function: Callable[[Instances], float]) -> Metric:
+    return Metric(name, title, "%", 100, "higher", Kind.INSTANCE, _instances(function))
+
+
+def _instance_count(name: str, title: str, function: Callable[[Instances], float]) -> Metric:
+    return Metric(name, title, "", 1, "", Kind.INSTANCE, _instances(function))
 
 
 _ROWS = (
-    Metric(
-        "dice", "Dice", "%", 100, "higher", lambda of: _share(2 * of.tp, 2 * of.tp + of.fp + of.fn)
-    ),
-    Metric("iou", "IoU", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fp + of.fn)),
-    Metric("nsd", "NSD", "%", 100, "higher", _surface(SurfaceDistances.share_within), 0.0),
-    Metric(
-        "hd95", "HD95", "mm", 1, "lower", _surface(lambda found, _: found.percentile(95)), math.inf
-    ),
-    Metric(
-        "hd100", "HD", "mm", 1, "lower", _surface(lambda found, _: found.percentile(100)), math.inf
-    ),
-    Metric("assd", "ASSD", "mm", 1, "lower", _surface(lambda found, _: found.mean()), math.inf, 2),
-    Metric("precision", "Precision", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fp)),
-    Metric("recall", "Recall", "%", 100, "higher", lambda of: _share(of.tp, of.tp + of.fn)),
-    Metric("fp_volume", "FP volume", "ml", 1, "lower", lambda of: of.fp * of.volume, digits=2),
-    Metric("fn_volume", "FN volume", "ml", 1, "lower", lambda of: of.fn * of.volume, digits=2),
-    Metric(
-        "volume_ref",
-        "Reference volume",
-        "ml",
-        1,
-        "",
-        lambda of: (of.tp + of.fn) * of.volume,
-        digits=2,
+    _overlap("dice", "Dice", lambda m: _share(2 * m.tp, 2 * m.tp + m.fp + m.fn)),
+    _overlap("iou", "IoU", lambda m: _share(m.tp, m.tp + m.fp + m.fn)),
+    Metric("nsd", "NSD", "%", 100, "higher", Kind.SURFACE, _surface(SurfaceDistances.share_within)),
+    _distance("hd95", "HD95", lambda surfaces, _: surfaces.percentile(95)),
+    _distance("hd100", "HD", lambda surfaces, _: surfaces.percentile(100)),
+    _distance("assd", "ASSD", lambda surfaces, _: surfaces.mean(), digits=2),
+    _overlap("precision", "Precision", lambda m: _share(m.tp, m.tp + m.fp)),
+    _overlap("recall", "Recall", lambda m: _share(m.tp, m.tp + m.fn)),
+    _volume("fp_volume", "FP volume", "lower", lambda m: m.fp * m.volume),
+    _volume("fn_volume", "FN volume", "lower", lambda m: m.fn * m.volume),
+    _volume("volume_ref", "Reference volume", "", lambda m: (m.tp + m.fn) * m.volume),
+    _volume("volume_pred", "Predicted volume", "", lambda m: m.predicted * m.volume),
+    _volume("volume_difference", "Volume difference", "", lambda m: (m.fp - m.fn) * m.volume),
+    _volume(
+        "absolute_volume_difference",
+        "Absolute volume difference",
+        "lower",
+        lambda m: abs(m.fp - m.fn) * m.volume,
     ),
     Metric(
-        "volume_pred",
-        "Predicted volume",
-        "ml",
-        1,
-        "",
-        lambda of: of.predicted * of.volume,
-        digits=2,
+        "relative_volume_difference",
+        "Relative volume difference",
+        "%",
+        100,
+        "lower",
+        Kind.VOLUME,
+        lambda m: _share(abs(m.fp - m.fn), m.tp + m.fn),
     ),
-    Metric(
-        "volume_difference",
-        "Volume difference",
-        "ml",
-        1,
-        "",
-        lambda of: (of.fp - of.fn) * of.volume,
-        digits=2,
-    ),
-    Metric(
-        *("absolute_volume_difference", "Absolute volume difference", "ml", 1, "lower"),
-        lambda of: abs(of.fp - of.fn) * of.volume,
-        digits=2,
-    ),
-    Metric(
-        *("relative_volume_difference", "Relative volume difference", "%", 100, "lower"),
-        lambda of: _share(abs(of.fp - of.fn), of.tp + of.fn),
-    ),
-    _of_instances("instance_f1", "Instance F1", "%", 100, "higher", lambda of: of.f1),
-    _of_instances(
-        "instance_pq", "Panoptic quality", "%", 100, "higher", lambda of: of.panoptic_quality
-    ),
-    _of_instances("instances_ref", "Reference instances", "", 1, "", lambda of: of.reference),
-    _of_instances("instances_pred", "Predicted instances", "", 1, "", lambda of: of.predicted),
-    _of_instances("instances_found", "Instances found", "", 1, "", lambda of: of.found),
+    _instance_share("instance_f1", "Instance F1", lambda i: i.f1),
+    _instance_share("instance_pq", "Panoptic quality", lambda i: i.panoptic_quality),
+    _instance_count("instances_ref", "Reference instances", lambda i: i.reference),
+    _instance_count("instances_pred", "Predicted instances", lambda i: i.predicted),
+    _instance_count("instances_found", "Instances found", lambda i: i.found),
 )
 METRICS = {metric.name: metric for metric in _ROWS}
 SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for
-# Of a case, not of a leaf: voxels predicted outside of their label-set, as a share of those of
-# which anything is known.
-KNOWN_WRONG = Metric("known_wrong", "Known wrong", "%", 100, "lower", lambda of: None, digits=2)
+# Voxels predicted outside of their label-set, as a share of those with at least one excluded label.
+KNOWN_WRONG = Metric(
+    "known_wrong", "Known wrong", "%", 100, "lower", Kind.CASE, lambda _: None, digits=2
+)
 COMPARED = {**METRICS, KNOWN_WRONG.name: KNOWN_WRONG}

@@ -1,7 +1,9 @@
-"""The scores of one case: what is annotated, counted and measured, leaf by leaf."""
+"""The scores of one case: what is annotated, counted and measured, label by label."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,66 +12,35 @@ from typing import Any
 import numpy as np
 import scipy
 
-from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.contract.protocol import membership_matrix, relation
+from nnunet_labelset.contract.protocol import Protocol, membership_matrix
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts
-from nnunet_labelset.evaluation.instances import match_instances
-from nnunet_labelset.evaluation.metric import METRICS, Measured
-from nnunet_labelset.evaluation.results import (
-    ABSENT,
-    INVENTED,
-    MISSED,
-    SCORED,
-    UNANNOTATED,
-    Case,
-    Score,
+from nnunet_labelset.evaluation.instances import Instances, match_instances
+from nnunet_labelset.evaluation.metric import METRICS, Kind, Measured, Metric
+from nnunet_labelset.evaluation.pairs import Pair
+from nnunet_labelset.evaluation.results import PRESENT, Case, Outcome, Score
+from nnunet_labelset.evaluation.structures import Structure
+from nnunet_labelset.evaluation.surface import (
+    Box,
+    Mask,
+    SurfaceDistances,
+    reference_elements,
+    surface_distances,
 )
-from nnunet_labelset.evaluation.surface import Mask, surface_distances
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import integer_array, read_voxels
 
-Boxes = Sequence[tuple[slice, ...] | None]
+Boxes = Sequence[Box | None]
+FileStates = tuple[tuple[int, ...], ...]
+SMALLEST_TOLERANCE = 1.0  # mm
 
 
-@dataclass(frozen=True)
-class Structure:
-    """What is scored under a name: a leaf, a region, or a union of leaves that count as one."""
-
-    name: str
-    members: LabelSet
-    annotated: bool
-    tolerance: float | None = (
-        None  # mm, of NSD; None is the larger of 1 mm and the diagonal of a voxel
-    )
-    instances: bool = False
-    is_region: bool = (
-        False  # of the data set: its leaves are one by definition, not for want of a reference
-    )
-
-    @property
-    def is_union(self) -> bool:
-        return len(self.members) > 1 and not self.is_region
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A reference and its prediction, with what the values of the reference stand for."""
-
-    case: str
-    protocol: str
-    reference_file: str
-    prediction_file: str
-    leaf_names: tuple[str, ...]
-    sets: tuple[LabelSet, ...]
-    structures: tuple[Structure, ...]
-    surfaces: bool = True
-
-
-def meaning_of(leaf_names: Sequence[str], sets: Sequence[LabelSet]) -> str:
-    """What the values of a reference stand for, as a text to compare."""
-    return ";".join("+".join(leaf_names[leaf] for leaf in sorted(labels)) for labels in sets)
+def meaning_of(label_names: Sequence[str], protocol: Protocol) -> str:
+    """Return what the values of a reference stand for, as a text to compare."""
+    sets = ("+".join(label_names[leaf] for leaf in sorted(members)) for members in protocol.sets)
+    vouched = "+".join(label_names[leaf] for leaf in sorted(protocol.vouched))
+    return ";".join(sets) + (f"; vouched {vouched}" if vouched else "")
 
 
 def score_pair(pair: Pair, reader: Any = None) -> Case:
@@ -83,10 +54,15 @@ def score_pair(pair: Pair, reader: Any = None) -> Case:
     return score_arrays(pair, reference, prediction, spacing, files)
 
 
-def file_states(*paths: str) -> tuple[tuple[int, ...], ...]:
-    """Size and time of files: what changes when one is replaced."""
-    found = [Path(path).stat() for path in paths]
-    return tuple((file.st_size, file.st_mtime_ns) for file in found)
+def file_states(*paths: str) -> FileStates:
+    """Return size and time of files: what changes when one is replaced."""
+    states = [Path(path).stat() for path in paths]
+    return tuple((state.st_size, state.st_mtime_ns) for state in states)
+
+
+def default_tolerance(spacing: Sequence[float]) -> float:
+    """Return the tolerance of NSD in mm: 1 mm, or the smallest voxel size where that is larger."""
+    return max(SMALLEST_TOLERANCE, float(min(spacing)))
 
 
 def score_arrays(
@@ -94,107 +70,280 @@ def score_arrays(
     reference: np.ndarray,
     prediction: np.ndarray,
     spacing: Sequence[float],
-    files: tuple[tuple[int, ...], ...] = (),
+    files: FileStates = (),
 ) -> Case:
-    """The scores of all structures; undefined ones are None, and distances of missed ones, which
-    have no image.
-    """
-    num_leaves = len(pair.leaf_names)
-    membership = membership_matrix(pair.sets, num_leaves)  # (K, C)
+    """Return the scores of all structures; undefined ones are None."""
+    membership = pair.protocol.membership  # (V, C)
     members = tuple(structure.members for structure in pair.structures)
-    regions = membership_matrix(members, num_leaves)  # (R, C)
-    confusion = hard_confusion(reference, prediction, len(pair.sets), num_leaves)  # (K, C)
-    counts = label_set_counts(confusion, membership, regions)
-    volume = float(np.prod(spacing)) / 10 ** len(spacing)  # ml, or cm² in 2D
-    shape, sizes = (
-        reference.shape,
-        [size for size, n in zip(spacing, reference.shape, strict=True) if n > 1],
-    )
-    reference, prediction = (
-        np.squeeze(reference),
-        np.squeeze(prediction),
-    )  # an axis of one voxel is none
-    boxes: tuple[Boxes, Boxes] = ([], [])
-    if sizes and (pair.surfaces or any(structure.instances for structure in pair.structures)):
-        boxes = (_value_boxes(reference, len(pair.sets)), _value_boxes(prediction, num_leaves))
-    scores = {}
-    for row, structure in enumerate(pair.structures):
-        tp, fp, fn, tn = (int(count[row]) for count in counts)
-        outcome = _outcome(structure, tp + fn, tp + fp)
-        surfaces, instances = None, None
-        if boxes[0] and (
-            outcome == SCORED or (structure.instances and outcome in (MISSED, INVENTED))
-        ):
-            masks = _masks((reference, prediction), boxes, membership, regions[row])
-            surfaces = (
-                surface_distances(masks[0], masks[1], sizes, masks[2]) if pair.surfaces else None
-            )
-            instances = match_instances(masks[0][:], masks[1][:]) if structure.instances else None
-        tolerance = (
-            max(1.0, float(np.linalg.norm(sizes)))
-            if structure.tolerance is None
-            else structure.tolerance
-        )
-        measured = Measured(
-            tp,
-            fp,
-            fn,
-            int((confusion @ regions[row]).sum()),
-            volume,
-            tolerance,
-            surfaces,
-            instances,
-        )
-        scores[structure.name] = Score(
-            outcome,
-            tuple(pair.leaf_names[leaf] for leaf in sorted(structure.members))
-            if structure.is_union
-            else None,
-            *(tp, fp, fn, tn, tp + fn, tp + fp),
-            _values(measured, outcome, pair.surfaces),
-        )
+    regions = membership_matrix(members, len(pair.label_names))  # (R, C)
+    confusion = hard_confusion(reference, prediction, *membership.shape)  # (V, C)
+    images = _Images(pair, reference, prediction, spacing)
+    scores = {
+        structure.name: _score(images, structure, regions[row], confusion)
+        for row, structure in enumerate(pair.structures)
+    }
     wrong = int(confusion[~membership].sum())
     return Case(
-        *(pair.case, pair.protocol, pair.reference_file, pair.prediction_file),
-        shape=tuple(shape),
+        case=pair.case,
+        protocol=pair.protocol_name,
+        reference_file=pair.reference_file,
+        prediction_file=pair.prediction_file,
+        shape=tuple(reference.shape),
         spacing=tuple(float(size) for size in spacing),
         known=int(confusion[~membership.all(axis=1)].sum()),
         known_wrong=wrong,
-        known_wrong_volume=wrong * volume,
+        known_wrong_volume=wrong * images.volume,
         files=files,
-        meaning=meaning_of(pair.leaf_names, pair.sets),
-        groups={},
+        meaning=meaning_of(pair.label_names, pair.protocol),
+        reference_digest=_digest(reference),
+        worst_distance=images.worst_distance if pair.surfaces else None,
         leaves=scores,
     )
 
 
-def _outcome(structure: Structure, n_ref: int, n_pred: int) -> str:
+def _digest(reference: np.ndarray) -> str:
+    """Return a few letters that differ between references, mirrored ones included."""
+    content = hashlib.sha1(np.ascontiguousarray(reference).data, usedforsecurity=False)
+    return f"{'x'.join(map(str, reference.shape))}:{content.hexdigest()[:16]}"
+
+
+class _Images:
+    """Both images of a pair, without axes of one voxel, and where each value lies in them."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        reference: np.ndarray,
+        prediction: np.ndarray,
+        spacing: Sequence[float],
+    ) -> None:
+        self.pair = pair
+        self.volume = float(np.prod(spacing)) / 10 ** len(spacing)  # ml, or cm² in 2D
+        sides = zip(spacing, reference.shape, strict=True)
+        self.spacing = [float(size) for size, voxels in sides if voxels > 1]
+        diagonal = math.hypot(*np.multiply(spacing, reference.shape))
+        self.worst_distance = pair.cap or diagonal
+        self.tolerance = default_tolerance(spacing)
+        self.reference = np.squeeze(reference)
+        self.prediction = np.squeeze(prediction)
+        self.boxes: tuple[Boxes, Boxes] = ((), ())
+        if self.spacing and (pair.surfaces or any(each.instances for each in pair.structures)):
+            num_values, num_labels = pair.protocol.membership.shape
+            self.boxes = (
+                _value_boxes(self.reference, num_values),
+                _value_boxes(self.prediction, num_labels),
+            )
+
+    def masks(self, region: np.ndarray) -> _Masks | None:
+        """Return a structure in both images; None where a picture has no extent."""
+        if not self.boxes[0]:
+            return None
+        inside, outside = (side[:, 0] for side in self.pair.protocol.relation(region[None]))  # (V,)
+        uncertain = ~inside & ~outside  # (V,)
+        reference_boxes, prediction_boxes = self.boxes
+        boxes = [box for row, box in enumerate(reference_boxes) if inside[row] and box]
+        boxes += [box for row, box in enumerate(prediction_boxes) if region[row] and box]
+        if not boxes:
+            return None
+        occurs = any(box for row, box in enumerate(reference_boxes) if uncertain[row])
+        unknown = Mask(uncertain, self.reference) if occurs else None
+        return _Masks(
+            reference=Mask(inside, self.reference),
+            prediction=Mask(region, self.prediction, unknown),
+            unknown=unknown,
+            crop=_around(boxes, self.reference.shape),
+        )
+
+
+@dataclass(frozen=True)
+class _Masks:
+    """A structure in reference and prediction; voxels that count nowhere for it are in neither."""
+
+    reference: Mask
+    prediction: Mask
+    unknown: Mask | None
+    crop: Box  # with a margin of one voxel
+
+    def surfaces(self, spacing: Sequence[float]) -> SurfaceDistances | None:
+        return surface_distances(self.reference, self.prediction, spacing, self.unknown, self.crop)
+
+    def instances(self) -> Instances:
+        masks = (self.reference.cropped(self.crop), self.prediction.cropped(self.crop))
+        return match_instances(masks[0][:], masks[1][:])
+
+    def reference_has_surface(self) -> bool:
+        return len(reference_elements(self.reference, self.unknown, self.crop)[1]) > 0
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """The voxels of a structure; `possible` ones may be it or not and were predicted as it,
+    `elsewhere` are such voxels that were not. `disputed` ones are those of either that the protocol
+    makes a statement about.
+    """
+
+    tp: int
+    fp: int
+    fn: int
+    tn: int
+    predicted: int
+    possible: int
+    elsewhere: int
+    disputed: int
+
+    @classmethod
+    def of(cls, confusion: np.ndarray, protocol: Protocol, region: np.ndarray) -> _Counted:
+        """Count a structure, bool `(C,)`, in the confusion matrix `(V, C)`."""
+        counts = label_set_counts(confusion, protocol.membership, region[None])
+        tp, fp, fn, tn = (int(count[0]) for count in counts)
+        inside, outside = protocol.relation(region[None])
+        either = ~(inside | outside)[:, 0]  # (V,)
+        stated = [value for value in protocol.stated_sets if either[value]]
+        predicted = confusion @ region  # (V,)
+        possible = int(predicted[either].sum())
+        return cls(
+            tp=tp,
+            fp=fp,
+            fn=fn,
+            tn=tn,
+            predicted=int(predicted.sum()),
+            possible=possible,
+            elsewhere=int(confusion[either].sum()) - possible,
+            disputed=int(confusion[stated].sum()),
+        )
+
+
+def _score(
+    images: _Images, structure: Structure, region: np.ndarray, confusion: np.ndarray
+) -> Score:
+    pair = images.pair
+    counted = _Counted.of(confusion, pair.protocol, region)
+    outcome = _outcome(structure, counted)
+    tolerance = images.tolerance if structure.tolerance is None else structure.tolerance
+    surfaces, worst_distance = _surfaces(images, outcome, region)
+    instances = None
+    if structure.instances and outcome in PRESENT and (masks := images.masks(region)):
+        instances = masks.instances()
+    measured = Measured(
+        tp=counted.tp,
+        fp=counted.fp,
+        fn=counted.fn,
+        predicted=counted.predicted,
+        volume=images.volume,
+        tolerance=tolerance,
+        surfaces=surfaces,
+        instances=instances,
+    )
+    low, high = dice_bounds(counted.tp, counted.fp, counted.fn, counted.possible, counted.elsewhere)
+    return Score(
+        outcome=outcome,
+        tp=counted.tp,
+        fp=counted.fp,
+        fn=counted.fn,
+        tn=counted.tn,
+        n_ref=counted.tp + counted.fn,
+        n_pred=counted.tp + counted.fp,
+        dice_low=low,
+        dice_high=high,
+        tolerance=tolerance if pair.surfaces else None,
+        values={
+            name: _value(metric, measured, outcome, structure, worst_distance)
+            for name, metric in METRICS.items()
+        },
+    )
+
+
+def _surfaces(
+    images: _Images, outcome: Outcome, region: np.ndarray
+) -> tuple[SurfaceDistances | None, float | None]:
+    """Return the distances of a structure that is in both images, and the worst distance; both are
+    None where the reference has no known surface.
+    """
+    if not images.pair.surfaces or not images.spacing:
+        return None, None
+    masks = images.masks(region) if outcome in (Outcome.SCORED, Outcome.MISSED) else None
+    if masks is None:
+        return None, images.worst_distance
+    if outcome is Outcome.SCORED:
+        surfaces = masks.surfaces(images.spacing)
+        return surfaces, None if surfaces is None else images.worst_distance
+    known = masks.unknown is None or masks.reference_has_surface()
+    return None, images.worst_distance if known else None
+
+
+def _outcome(structure: Structure, counted: _Counted) -> Outcome:
+    """Return what became of a structure. Plain `ignore` disputes nothing: it is masked out, as in
+    nnU-Net.
+    """
+    predicted = counted.tp + counted.fp
     if not structure.annotated:
-        return UNANNOTATED
-    if n_ref:
-        return SCORED if n_pred else MISSED
-    return INVENTED if n_pred else ABSENT
+        return Outcome.NOT_ANNOTATED
+    if counted.tp + counted.fn:
+        return Outcome.SCORED if predicted else Outcome.MISSED
+    if counted.disputed:
+        return Outcome.UNDECIDED
+    return Outcome.INVENTED if predicted else Outcome.ABSENT
 
 
-def _values(measured: Measured, outcome: str, surfaces: bool) -> dict[str, float | None]:
-    """All metrics. What is undefined, or not asked for, is None; volumes are known in any case."""
-    values: dict[str, float | None] = {}
-    for name, metric in METRICS.items():
-        of_surface = metric.worst is not None
-        if outcome in (UNANNOTATED, ABSENT) and metric.better:
-            values[name] = None
-        elif of_surface and outcome in (MISSED, INVENTED):
-            values[name] = None if metric.is_distance or not surfaces else metric.worst
-        else:
-            values[name] = metric.compute(measured)
-    return values
+def _value(
+    metric: Metric,
+    measured: Measured,
+    outcome: Outcome,
+    structure: Structure,
+    worst_distance: float | None,
+) -> float | None:
+    """Return a metric; None is undefined or not asked for. `worst_distance` is None without a
+    surface in the reference.
+    """
+    if metric.kind is Kind.VOLUME and (outcome.is_compared or not metric.better):
+        return metric.compute(measured)
+    if outcome in (Outcome.MISSED, Outcome.INVENTED):
+        return _worst(metric, measured, structure, worst_distance)
+    if outcome is not Outcome.SCORED:
+        return None
+    value = metric.compute(measured)
+    if metric.is_distance and value is not None:
+        return None if worst_distance is None else min(value, worst_distance)
+    return value
+
+
+def _worst(
+    metric: Metric, measured: Measured, structure: Structure, worst_distance: float | None
+) -> float | None:
+    """Return what a missed or invented structure gets."""
+    if metric.is_distance:
+        return worst_distance
+    if metric.kind is Kind.SURFACE:
+        return None if worst_distance is None else 0.0
+    if metric.kind is Kind.INSTANCE:
+        if not structure.instances:
+            return None
+        return metric.compute(measured) if not metric.better else 0.0
+    return 0.0
+
+
+def dice_bounds(
+    tp: int, fp: int, fn: int, predicted: int, elsewhere: int
+) -> tuple[float | None, float | None]:
+    """Return the lowest and highest Dice over all references that fit the annotation.
+
+    Of the voxels that may be the structure or not, `predicted` were predicted as it. The highest
+    Dice has exactly these in the reference, the lowest has exactly the others.
+    """
+    size = 2 * tp + fp + fn
+    if not size + predicted + elsewhere:
+        return None, None  # in neither, whatever the reference is
+    low = 2 * tp / (size + predicted + elsewhere)
+    if not size + predicted:
+        return low, 1.0  # nothing is predicted, and perhaps there is nothing
+    return low, 2 * (tp + predicted) / (size + 2 * predicted)
 
 
 def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]:
     files = (pair.reference_file, pair.prediction_file)
     arrays: list[np.ndarray] = []
     headers: list[Any] = []
-    for path, num_values in zip(files, (len(pair.sets), len(pair.leaf_names)), strict=True):
+    for path, num_values in zip(files, pair.protocol.membership.shape, strict=True):
         if reader is None:
             voxels, header = read_voxels(path)
         else:
@@ -216,7 +365,7 @@ def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]
 
 
 def checked_labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray:
-    """Small integers, because a volume may be large; other values than labels are an error."""
+    """Return small integers, because a volume may be large; other values than labels are an error."""
     array = integer_array(voxels, path, allow_nan=False)
     if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
         unknown = np.unique(array[(array < 0) | (array >= num_values)])
@@ -226,36 +375,18 @@ def checked_labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray
     return array.astype(np.uint8 if num_values <= 256 else np.int32, copy=False)
 
 
-def _value_boxes(array: np.ndarray, num_values: int) -> list[tuple[slice, ...] | None]:
-    """The box of every value, None where it does not occur; the whole image for value 0, which is
-    not searched.
+def _value_boxes(array: np.ndarray, num_values: int) -> list[Box | None]:
+    """Return the box of every value, None where it does not occur; the whole image for value 0,
+    which is not searched.
     """
     whole = tuple(slice(0, size) for size in array.shape)
     return [whole, *scipy.ndimage.find_objects(array, max_label=num_values - 1)]
 
 
-def _masks(
-    images: tuple[np.ndarray, np.ndarray],
-    boxes: tuple[Boxes, Boxes],
-    membership: np.ndarray,
-    region: np.ndarray,
-) -> tuple[Mask, Mask, Mask | None]:
-    """A leaf or union in reference and prediction, cropped; voxels that count nowhere for it are in
-    neither mask.
-    """
-    inside, outside = (side[:, 0] for side in relation(membership, region[None]))  # (K,)
-    uncertain = ~inside & ~outside  # (K,)
-    used = [
-        box
-        for rows, found in zip((inside, region), boxes, strict=True)
-        for row, box in enumerate(found)
-        if rows[row] and box
-    ]
-    crop = tuple(
-        slice(max(min(box.start for box in axis) - 1, 0), max(box.stop for box in axis) + 1)
-        for axis in zip(*used, strict=True)
+def _around(boxes: Sequence[Box], shape: tuple[int, ...]) -> Box:
+    """Return the box around all boxes, one voxel wider where the image has one."""
+    sides = zip(zip(*boxes, strict=True), shape, strict=True)
+    return tuple(
+        slice(max(min(box.start for box in side) - 1, 0), min(max(box.stop for box in side) + 1, n))
+        for side, n in sides
     )
-    reference, prediction = images[0][crop], images[1][crop]
-    occurs = any(box for row, box in enumerate(boxes[0]) if uncertain[row])
-    unknown = Mask(uncertain, reference) if occurs else None
-    return Mask(inside, reference), Mask(region, prediction, unknown), unknown

@@ -3,9 +3,10 @@ all metrics.
 
 A surface element sits between 2x2x2 voxels (2x2 pixels in 2D) that are neither all inside nor all
 outside. Its area is that of the marching-cubes triangles (the length of the marching-squares
-segments) between them. An element that touches a voxel of which nobody knows whether it is inside
-does not count, and an axis along which nothing is known of the neighbours (an image of one slice,
-every tenth slice drawn) is no axis: the surface is then that of the slices.
+segments) between them. An element that touches a voxel of unknown membership does not count, and
+no distance is larger than that to such a voxel, because the other surface may lie there. An axis
+along which most voxels of the reference have no known neighbour (an image of one slice, every
+tenth slice drawn) is no axis: the surface is then that of the slices.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ DIGITS = (
 )
 
 
+Box = tuple[slice, ...]
+
+
 @dataclass(frozen=True)
 class Mask:
     """A bool mask that is made where it is looked at: `table[values]`, because several of a whole
@@ -42,6 +46,10 @@ class Mask:
     values: np.ndarray
     without: Mask | None = None
 
+    @classmethod
+    def of(cls, mask: np.ndarray | Mask) -> Mask:
+        return mask if isinstance(mask, Mask) else cls(np.array([False, True]), mask.view(np.uint8))
+
     @property
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
@@ -51,8 +59,12 @@ class Mask:
         return self.values.ndim
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        found = look_up(self.table, self.values[rows])
-        return found if self.without is None else found & ~self.without[rows]
+        inside = look_up(self.table, self.values[rows])
+        return inside if self.without is None else inside & ~self.without[rows]
+
+    def cropped(self, box: Box) -> Mask:
+        without = None if self.without is None else self.without.cropped(box)
+        return Mask(self.table, self.values[box], without)
 
 
 @dataclass(frozen=True)
@@ -96,23 +108,82 @@ def surface_distances(
     prediction: np.ndarray | Mask,
     spacing: Sequence[float],
     unknown: np.ndarray | Mask | None = None,
+    crop: Box | None = None,
 ) -> SurfaceDistances | None:
-    """Of two bool masks `(z, y, x)`, `(y, x)` or `(x,)`; `unknown` voxels are in neither. None
-    without two surfaces.
+    """Return the distances between two bool masks `(z, y, x)`, `(y, x)` or `(x,)`.
+
+    `unknown` voxels are in neither mask. Both masks lie inside `crop`, with a margin of one voxel
+    where the image has one. Without a surface in the reference the result is None; without one in
+    the prediction all distances are infinite.
     """
-    axes = tuple(axis for axis, size in enumerate(reference.shape) if size > 1)
-    if unknown is not None:
-        axes = _known_axes(reference, prediction, unknown, axes)
+    reference, prediction = Mask.of(reference), Mask.of(prediction)
+    hidden = None if unknown is None else Mask.of(unknown)
+    crop = crop or tuple(slice(0, size) for size in reference.shape)
+    axes, first, first_codes = reference_elements(reference, hidden, crop)
+    if not len(first):
+        return None
     spacing = tuple(float(size) for size in spacing)
     table = element_areas(tuple(spacing[axis] for axis in axes))
-    (first, first_codes), (second, second_codes) = (
-        _elements(mask, unknown, axes, len(table) - 1) for mask in (reference, prediction)
-    )
-    if not len(first) or not len(second):
-        return None
-    shape = tuple(size + 1 if axis in axes else size for axis, size in enumerate(reference.shape))
-    there, back = _nearest(first, second, shape, spacing), _nearest(second, first, shape, spacing)
+    cropped_hidden = None if hidden is None else hidden.cropped(crop)
+    second, second_codes = _elements(prediction.cropped(crop), cropped_hidden, axes, len(table) - 1)
+    shape = _element_shape(crop, axes)
+    there = _nearest(first, second, shape, spacing)
+    back = _nearest(second, first, shape, spacing)
+    if hidden is not None and len(second):
+        sides = ((first, there), (second, back))
+        there, back = _at_most_to_unknown(sides, hidden, crop, axes, spacing)
     return SurfaceDistances((there, back), (first_codes, second_codes), table)
+
+
+def reference_elements(
+    reference: Mask, unknown: Mask | None, crop: Box
+) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
+    """Return the axes that have a surface, then flat indices and codes of the elements of it."""
+    cropped = reference.cropped(crop)
+    hidden = None if unknown is None else unknown.cropped(crop)
+    axes = tuple(axis for axis, size in enumerate(reference.shape) if size > 1)
+    if hidden is not None:
+        axes = _known_axes(cropped, hidden, axes)
+    return axes, *_elements(cropped, hidden, axes, 2**2 ** len(axes) - 1)
+
+
+def _element_shape(crop: Box, axes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(side.stop - side.start + (axis in axes) for axis, side in enumerate(crop))
+
+
+def _at_most_to_unknown(
+    sides: Sequence[tuple[np.ndarray, np.ndarray]],
+    unknown: Mask,
+    crop: Box,
+    axes: tuple[int, ...],
+    spacing: tuple[float, ...],
+) -> list[np.ndarray]:
+    """Return the distances of both sides, none larger than that to a voxel of unknown membership.
+
+    Only elements on the border of the unknown part are looked at: inside, none is nearer.
+    """
+    largest = max(float(distances.max()) for _, distances in sides)
+    wide = _grown(crop, unknown.shape, largest, spacing)
+    border, _ = _elements(unknown.cropped(wide), None, axes, 2**2 ** len(axes) - 1)
+    if not largest or not len(border):
+        return [distances for _, distances in sides]
+    shapes = _element_shape(crop, axes), _element_shape(wide, axes)
+    offset = [inner.start - outer.start for inner, outer in zip(crop, wide, strict=True)]
+    limited = []
+    for at, distances in sides:
+        places = np.unravel_index(at, shapes[0])
+        moved = tuple(place + shift for place, shift in zip(places, offset, strict=True))
+        index = np.ravel_multi_index(moved, shapes[1]).astype(border.dtype)
+        limited.append(_nearest(index, border, shapes[1], spacing, distances))
+    return limited
+
+
+def _grown(crop: Box, shape: tuple[int, ...], distance: float, spacing: tuple[float, ...]) -> Box:
+    margins = [math.ceil(distance / size) + 1 for size in spacing]
+    return tuple(
+        slice(max(side.start - margin, 0), min(side.stop + margin, size))
+        for side, margin, size in zip(crop, margins, shape, strict=True)
+    )
 
 
 def _slabs(shape: tuple[int, ...], rows: int) -> Iterator[slice]:
@@ -140,28 +211,39 @@ def _elements(
 
 
 def _nearest(
-    at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
+    at: np.ndarray,
+    others: np.ndarray,
+    shape: tuple[int, ...],
+    spacing: tuple[float, ...],
+    limit: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Distances from the elements `at` (flat indices, ascending) to the nearest of `others`.
+    """Return the distances from the elements `at` (flat indices, ascending) to the nearest of
+    `others`, at most `limit`; infinite where there is none.
 
-    A good prediction shares most of its elements with the reference, and has the rest within a few
+    A good prediction shares most of its elements with the reference and has the rest within a few
     voxels: looking there, in the order of distance, takes a fraction of the time of a tree, and a
-        tree a fraction of the memory of a
-    distance map.
+    tree a fraction of the memory of a distance map.
     """
-    distances = np.zeros(len(at))
-    apart = others[np.minimum(np.searchsorted(others, at), len(others) - 1)] != at
-    todo = np.flatnonzero(apart)
+    distances = np.full(len(at), np.inf) if limit is None else limit.copy()
+    if not len(others):
+        return distances
+    distances[others[np.minimum(np.searchsorted(others, at), len(others) - 1)] == at] = 0
+    todo = np.flatnonzero(distances)
+    reach = (REACH + 1) * min(spacing)
     tree = None
     for start in range(0, len(todo), PIECE):
         piece = todo[start : start + PIECE]
-        distances[piece] = _near(at[piece], others, shape, spacing)
-        piece = piece[np.isinf(distances[piece])]
-        if len(piece) and len(others) <= WHOLE:
+        near = _near(at[piece], others, shape, spacing)
+        distances[piece] = np.minimum(distances[piece], near)
+        piece = piece[np.isinf(near) & (distances[piece] > reach)]
+        if not len(piece):
+            continue
+        if len(others) <= WHOLE:
             tree = tree or _tree(others, shape, spacing)
-            distances[piece] = tree.query(_points(at[piece], shape, spacing))[0]
-        elif len(piece):
-            distances[piece] = _by_rows(at[piece], others, shape, spacing)
+            far = tree.query(_points(at[piece], shape, spacing))[0]
+        else:
+            far = _by_rows(at[piece], others, shape, spacing)
+        distances[piece] = np.minimum(distances[piece], far)
     return distances
 
 
@@ -267,29 +349,25 @@ def _points(flat: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
     return points
 
 
-def _known_axes(
-    reference: np.ndarray | Mask,
-    prediction: np.ndarray | Mask,
-    unknown: np.ndarray | Mask,
-    axes: tuple[int, ...],
-) -> tuple[int, ...]:
-    """The axes along which at least half of the voxels of the masks have a neighbour that is known."""
+def _known_axes(reference: Mask, unknown: Mask, axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes along which at least half of the reference's voxels have a known neighbour.
+
+    The prediction has no say: a few wrong slices must not change what is measured.
+    """
     voxels, beside = 0, dict.fromkeys(axes, 0)
     for rows in _slabs(reference.shape, reference.shape[0]):
-        margin = slice(
-            max(rows.start - 1, 0), rows.stop + 1
-        )  # what is beside the first and the last row
+        margin = slice(max(rows.start - 1, 0), rows.stop + 1)  # beside the first and the last row
         inner = slice(rows.start - margin.start, rows.stop - margin.start)
-        either, known = reference[rows] | prediction[rows], ~unknown[margin]
-        voxels += np.count_nonzero(either)
+        inside = reference[rows]
+        known = ~unknown[margin]
+        voxels += np.count_nonzero(inside)
         for axis in axes:
-            ahead, behind = (
-                (slice(None),) * axis + (ends,) for ends in (slice(1, None), slice(None, -1))
-            )
+            ahead = (slice(None),) * axis + (slice(1, None),)
+            behind = (slice(None),) * axis + (slice(None, -1),)
             neighbour = np.zeros_like(known)
             neighbour[behind] |= known[ahead]
             neighbour[ahead] |= known[behind]
-            beside[axis] += np.count_nonzero(neighbour[inner] & either)
+            beside[axis] += np.count_nonzero(neighbour[inner] & inside)
     return tuple(axis for axis in axes if 2 * beside[axis] >= voxels)
 
 
@@ -365,7 +443,7 @@ def _weighted_percentile(distances: np.ndarray, weights: np.ndarray, percent: fl
     are 0.
     """
     if percent == 100:
-        return float(distances.max())
+        return float(distances.max(initial=0))
     total, apart = np.sum(weights), distances > 0
     matched = np.sum(weights[~apart])
     distances, weights = distances[apart], weights[apart]

@@ -129,6 +129,9 @@ def geometry_difference(a: Place, b: Place) -> str | None:
         return f"spacing {a.spacing} and {b.spacing}"
     if not np.allclose(a.direction, b.direction, rtol=0, atol=DIRECTION):
         return f"direction {a.direction} and {b.direction}"
-    if np.abs(np.subtract(a.origin, b.origin)).max() > RELATIVE_ORIGIN * max(a.spacing):
+    dimensions = len(a.spacing)
+    direction = np.reshape(a.direction, (dimensions, dimensions))
+    moved = np.abs(direction.T @ np.subtract(b.origin, a.origin))  # along the axes of the voxels
+    if (moved > RELATIVE_ORIGIN * np.array(a.spacing)).any():
         return f"origin {a.origin} and {b.origin}"
     return None

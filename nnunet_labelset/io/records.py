@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from enum import Enum
 from functools import cache
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -41,7 +42,7 @@ def to_json(record: Any) -> Any:
         return [to_json(value) for value in record]
     if isinstance(record, frozenset):
         return sorted(record)
-    return record
+    return record.value if isinstance(record, Enum) else record
 
 
 def from_json(kind: type[Record], content: Any, where: str) -> Record:
@@ -74,7 +75,19 @@ def _read(kind: Any, content: Any, where: str) -> Any:
         and abs(content) < 2**53
     ):
         return float(content)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _read_word(kind, content, where)
     return _expect(kind, content, where)
+
+
+def _read_word(kind: type[Enum], content: Any, where: str) -> Enum:
+    try:
+        return kind(content)
+    except ValueError:
+        words = ", ".join(str(word.value) for word in kind)
+        raise LabelSetError(
+            f"{where.rstrip(':')}: expected one of {words}, but got {str(content)[:40]!r}"
+        ) from None
 
 
 def _inside(where: str, name: str) -> str:

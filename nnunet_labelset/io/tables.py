@@ -7,7 +7,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,46 +16,25 @@ from nnunet_labelset.io.files import read_bytes
 from nnunet_labelset.io.text import some
 
 DELIMITERS = "\t;,"
-SEPARATOR_LINE = re.compile(r"\s*\"?sep=([;,\t])\"?\s*?(?:\r\n|\r|\n)")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 QUOTED = re.compile(r'"[^"]*"')
 
 
-class TableRow(dict[str, str]):
+class Row(dict[str, str]):
     """The cells of a line by column; `where` names the file and the line for messages."""
 
     where: str = ""
 
 
-def read_table(path: str | Path) -> list[TableRow]:
-    """Return the rows of a table whose first line names the columns; cells are stripped.
+def read_table(path: str | Path) -> list[Row]:
+    """Rows of a table whose first line names the columns; cells are without the spaces around them.
 
-    Comma, semicolon and tab are recognised by that line, or by the line `sep=;` that Excel puts
-    before it, UTF-8 and UTF-16 by the first bytes. Empty lines are left out, and so are empty cells
-    after the last column.
+    Comma, semicolon and tab are recognised by that line, UTF-8 and UTF-16 by the first bytes. Empty
+    lines are left out, and so are empty cells after the last column.
     """
-    lines, delimiter = _lines(path)
-    if len(lines) < 2:
-        raise LabelSetError(
-            f"{path}: the table is empty: expected a line of column names and one line per case"
-        )
-    columns = _without_empty_end(lines[0][1])
-    if twice := [name for name, number in Counter(filter(None, columns)).items() if number > 1]:
-        raise LabelSetError(f"{path}: two columns are called '{twice[0]}': rename one of them")
-    rows = []
-    for number, cells in lines[1:]:
-        row = TableRow(zip(columns, cells, strict=False))
-        row.where = f"{path}, line {number}"
-        _check_length(cells, columns, row.where, delimiter)
-        rows.append(row)
-    return rows
-
-
-def _lines(path: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
-    """Return the lines that are not empty, as number and cells, and the delimiter."""
     text = _text(path)
-    stated = SEPARATOR_LINE.match(text)
     first = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = stated[1] if stated else max(DELIMITERS, key=QUOTED.sub("", first).count)
+    delimiter = max(DELIMITERS, key=QUOTED.sub("", first).count)
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"
     )
@@ -65,30 +44,51 @@ def _lines(path: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
         raise LabelSetError(
             f"{path}, line {reader.line_num}: not readable as a table: {error}"
         ) from None
-    lines = lines[1:] if stated else lines
-    return [(number, cells) for number, cells in lines if any(cells)], delimiter
+    lines = [(number, cells) for number, cells in lines if any(cells)]
+    if len(lines) < 2:
+        raise LabelSetError(
+            f"{path}: the table is empty: expected a line of column names and one line per case"
+        )
+    columns = _without_empty_end(lines[0][1])
+    if twice := [name for name, number in Counter(filter(None, columns)).items() if number > 1]:
+        raise LabelSetError(f"{path}: two columns are called '{twice[0]}': rename one of them")
+    rows = []
+    for number, cells in lines[1:]:
+        where = f"{path}, line {number}"
+        extra = delimiter != "\t" and len(_without_empty_end(cells)) > len(
+            columns
+        )  # no text holds a tab by mistake
+        if extra or len(cells) < len(columns):
+            hint = (
+                "put texts that hold the separator in quotes" if extra else "add the missing ones"
+            )
+            raise LabelSetError(
+                f"{where}: expected {len(columns)} cells, one for every column, but got {len(cells)}: {hint}"
+            )
+        row = Row(zip(columns, cells, strict=False))
+        row.where = where
+        rows.append(row)
+    return rows
 
 
-def _check_length(cells: list[str], columns: list[str], where: str, delimiter: str) -> None:
-    # No text holds a tab by mistake.
-    too_many = delimiter != "\t" and len(_without_empty_end(cells)) > len(columns)
-    if not too_many and len(cells) >= len(columns):
-        return
-    hint = "put texts that hold the separator in quotes" if too_many else "add the missing ones"
-    raise LabelSetError(
-        f"{where}: expected {len(columns)} cells, one for every column, but got {len(cells)}: "
-        f"{hint}"
-    )
-
-
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
-    """Return the text of a CSV file; None is an empty field."""
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a CSV file; None is an empty field. A text that a spreadsheet would take for a formula
+    gets an apostrophe in front.
+    """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", delimiter=delimiter)
-    writer.writerow(columns)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_csv_field, columns))
     for row in rows:
-        writer.writerow([f"{field:.7g}" if isinstance(field, float) else field for field in row])
+        writer.writerow(map(_csv_field, row))
     return text.getvalue()
+
+
+def _csv_field(field: Any) -> Any:
+    if isinstance(field, float):
+        return f"{field:.7g}"
+    if isinstance(field, str) and field.startswith(FORMULA_STARTS):
+        return f"'{field}"
+    return field
 
 
 def _text(path: str | Path) -> str:
@@ -119,7 +119,8 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
 
     The first column names the cases: as they are, or as a part of the case name between
     punctuation, so that a line `sub-001` of a BIDS table is about the case `feta_sub-001`. Of
-    several such lines the longest name counts.
+    several such lines the one with the longest name counts; if two are equally long, nobody knows
+    which one is meant, and that is an error.
     """
     rows = read_table(path)
     names = list(rows[0])
@@ -135,7 +136,7 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
     found = {}
     cases = list(cases)
     for case in cases:
-        key = case if case in entries else max(_parts(case) & entries.keys(), key=len, default=None)
+        key = _line_of_case(case, entries, path)
         if key is not None and entries[key]:
             found[case] = entries[key]
     if not found:
@@ -143,6 +144,19 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
             f"{path}: no line is about any case: column '{names[0]}' has {some(entries, 3)}; cases are {some(cases, 3)}"
         )
     return found
+
+
+def _line_of_case(case: str, entries: Mapping[str, str], path: str | Path) -> str | None:
+    """Return the name of the line about a case, None if there is none."""
+    if case in entries:
+        return case
+    matches = sorted(_parts(case) & entries.keys(), key=lambda name: (-len(name), name))
+    if len(matches) > 1 and len(matches[0]) == len(matches[1]):
+        raise LabelSetError(
+            f"{path}: both '{matches[0]}' and '{matches[1]}' are part of the case name '{case}': "
+            f"add a line for '{case}' itself"
+        )
+    return matches[0] if matches else None
 
 
 def _parts(case: str) -> set[str]:

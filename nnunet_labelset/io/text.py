@@ -22,3 +22,13 @@ def listed(title: str, lines: Sequence[str], most: int = 20) -> str:
 def spoken(name: str) -> str:
     """The name of a leaf in a sentence or a heading."""
     return name.replace("_", " ")
+
+
+def spoken_names(names: Iterable[str]) -> dict[str, str]:
+    """Return names as they are shown; `a_b` keeps its underscore where `a b` is a name too."""
+    unique = list(dict.fromkeys(names))
+    shown = [spoken(name) for name in unique]
+    return {
+        name: word if shown.count(word) == 1 else name
+        for name, word in zip(unique, shown, strict=True)
+    }

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.evaluation.pairs import Wanted, find_pairs, foreground
-from nnunet_labelset.evaluation.results import UNANNOTATED, Case, Score
+from nnunet_labelset.evaluation.pairs import find_pairs
+from nnunet_labelset.evaluation.results import Case, Outcome, Score
 from nnunet_labelset.evaluation.scores import score_pair
+from nnunet_labelset.evaluation.structures import COUNTS_ONLY, foreground
 from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours
@@ -36,8 +37,7 @@ def label_set_summary(
     mean leaves out leaves without any score. `reader` is nnU-Net's for this data set. Cases without
     prediction are left out, as in nnU-Net.
     """
-    wanted = Wanted(under_leaves=False, surfaces=False)
-    pairs, _, _ = find_pairs(folder_ref, folder_pred, contract, file_ending, True, wanted)
+    pairs = find_pairs(folder_ref, folder_pred, contract, file_ending, True, COUNTS_ONLY).pairs
     scores = map_parallel(partial(score_pair, reader=reader), pairs, num_processes, "Evaluating")
     cases = sorted((case for _, case in scores), key=lambda case: case.case)
     return nnunet_summary(cases, foreground(contract))
@@ -78,7 +78,9 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
             name: nanmean(mean[label][name] for label in labels) for name in NNUNET_METRICS
         },
         "annotated_cases": {
-            str(label): sum(case.leaves[name].outcome != UNANNOTATED for case in cases)
+            str(label): sum(
+                case.leaves[name].outcome is not Outcome.NOT_ANNOTATED for case in cases
+            )
             for label, name in labels.items()
         },
         "unions": unions,
@@ -90,7 +92,7 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
 
 
 def _metrics(score: Score) -> dict[str, float]:
-    if score.outcome == UNANNOTATED:
+    if score.outcome is Outcome.NOT_ANNOTATED:
         return dict.fromkeys(NNUNET_METRICS, float("nan"))
     found = {**vars(score), **score.values}
     return {

@@ -162,30 +162,18 @@ def bland_altman(
     )
 
 
-def rank_plot(ranks: Sequence[tuple[str, float]], distance: float | None) -> Markup:
-    """Mean ranks on a line, best at the left; a bar joins methods closer than the critical
-    `distance`.
-    """
+def rank_plot(ranks: Sequence[tuple[str, float]]) -> Markup:
+    """Draw mean ranks on a line, best at the left."""
     left, right, top = 150, WIDTH - 20, 34
     order = sorted(range(len(ranks)), key=lambda index: ranks[index][1])
     x = Axis(1, len(ranks), left, right)
-    bars: list[tuple[float, float]] = []
-    means = [ranks[index][1] for index in order]
-    for mean in means:
-        last = max((other for other in means if other - mean < (distance or 0)), default=0.0)
-        if last > mean and (not bars or last > bars[-1][1]):
-            bars.append((mean, last))
-    names = top + 16 + 9 * len(bars)
+    names = top + 16
     parts = [line(left, top, right, top, "zero")]
     for rank in range(1, len(ranks) + 1):
         parts += [
             line(x(rank), top - 4, x(rank), top + 4, "zero"),
             text(x(rank), top - 9, "tick", rank),
         ]
-    for row, (start, end) in enumerate(bars):
-        parts.append(
-            line(x(start) - 3, top + 12 + 9 * row, x(end) + 3, top + 12 + 9 * row, "clique")
-        )
     for row, index in enumerate(order):
         (method, mean), y = ranks[index], names + 20 * row
         parts += [line(x(mean), top, x(mean), y, "zero"), dot(x(mean), top, index, 4)]

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.metric import METRICS, SHOWN, Metric
+from nnunet_labelset.evaluation.paired import mean_column
 from nnunet_labelset.evaluation.results import Comparison, Evaluation, Score
-from nnunet_labelset.evaluation.statistics import Description, describe
+from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.nnunet.logs import Curves
 
 WIDE = 10  # more leaves than this stand in rows, not in columns
@@ -75,22 +74,18 @@ class Report:
         return self.results[method].value(case, structure, metric)
 
     def means(self, metric: str) -> dict[str, Description]:
-        """Of every method over the cases, each with the mean over the leaves that all methods have
-        a score of.
-        """
-        means: list[list[float]] = []
-        for case in self.cases:
-            rows = [
-                [self.value(name, case, leaf, metric) for name in self.methods]
-                for leaf in self.first.leaves
-            ]
-            if complete := [row for row in rows if None not in row]:
-                means.append(np.mean(np.array(complete, float), axis=0).tolist())
-        columns = zip(*means, strict=True) if means else [()] * len(self.methods)
+        """Return the one mean of every method: over the labels of a case, then over the cases."""
+        if self.compared is not None:
+            return {method: self.compared.cell(method, None, metric) for method in self.methods}
         return {
-            method: describe(of, interval=True)
-            for method, of in zip(self.methods, columns, strict=True)
+            method: result.averages.overall.mean[metric] for method, result in self.results.items()
         }
+
+    def case_mean(self, method: str, case: str) -> float | None:
+        """Return the mean Dice over the labels that count in a case, as `evaluate` has it."""
+        result = self.results[method]
+        column = mean_column({method: result.by_case}, [case], result.leaves, METRICS["dice"])
+        return next(iter(column.values[method]), None)
 
     @cached_property
     def best_method(self) -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.results import load_results
+from nnunet_labelset.evaluation.read_results import load_results
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import trainers_folder
@@ -242,6 +242,6 @@ def populations(results: list[tuple[str, Path]]) -> str:
     columns = sorted({population for found in groups.values() for population in found})
     lines = ["| Mean DSC | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
     for name, found in groups.items():
-        means = [METRICS["dice"].show(found[column].mean["dice"]) for column in columns]
+        means = [METRICS["dice"].show(found[column].mean["dice"].mean) for column in columns]
         lines.append(f"| {name} | {' | '.join(means)} |")
     return "\n".join(lines) + "\n"

@@ -50,14 +50,14 @@ def test_four_outcomes_and_scores(tmp_path):
     metrics = evaluate(setup(tmp_path, references, predictions, {"a": "full", "b": "basic"}))
     assert [scores(metrics)[leaf]["outcome"] for leaf in LEAVES] == [
         "missed",
-        "absent_in_reference",
-        "absent_in_both",
+        "invented",
+        "absent",
     ]
     assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [0, 0, None]
     assert [scores(metrics, 1)[leaf]["outcome"] for leaf in LEAVES] == [
         "scored",
-        "unannotated",
-        "unannotated",
+        "not annotated",
+        "not annotated",
     ]
     assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, None]
     overall = metrics["averages"]["overall"]["leaves"]
@@ -66,28 +66,31 @@ def test_four_outcomes_and_scores(tmp_path):
         "low": None, "high": None,
     }  # fmt: skip
     assert overall["ventricles"]["outcomes"] == {
-        "scored": 0, "missed": 0, "absent_in_reference": 1, "absent_in_both": 0, "unannotated": 1
+        "scored": 0, "missed": 0, "invented": 1, "absent": 0, "undecided": 0, "not annotated": 1
     }  # fmt: skip
     assert overall["corpus_callosum"]["dice"]["n"] == 0
     assert overall["corpus_callosum"]["dice"]["mean"] is None
-    assert metrics["averages"]["overall"]["mean"]["dice"] == pytest.approx((1 / 3 + 0) / 2)
+    # over the labels of a case, then over the cases
+    mean = metrics["averages"]["overall"]["mean"]["dice"]
+    assert (mean["n"], mean["mean"]) == (2, pytest.approx(((0 + 0) / 2 + 2 / 3) / 2))
 
 
-def test_union_under_the_leaf_that_the_protocol_names(tmp_path):
+def test_a_union_is_never_the_score_of_a_label(tmp_path):
     """FeTA: white matter or corpus callosum, each predicted once, one voxel wrong; full ignore is
     free.
     """
     reference, prediction = row(0, 1, 1, 1, 2, 4), row(1, 1, 3, 2, 2, 3)
-    found = scores(evaluate(setup(tmp_path, {"c": reference}, {"c": prediction}, {"c": "feta"})))
-    white = found["white_matter"]
-    assert white["union"] == ["white_matter", "corpus_callosum"]
+    metrics = evaluate(setup(tmp_path, {"c": reference}, {"c": prediction}, {"c": "feta"}))
+    found = scores(metrics)
+    white = found["white_matter+corpus_callosum"]
     assert (white["tp"], white["fp"], white["fn"], white["tn"]) == (2, 1, 1, 1)
     assert white["dice"] == 4 / 6
     assert white["volume_pred"] == pytest.approx(4e-3)  # all four voxels of 1 mm³, counted or not
-    assert found["corpus_callosum"]["outcome"] == "unannotated"
-    assert found["corpus_callosum"]["union"] is None
-    assert found["ventricles"]["union"] is None
+    for label in ("white_matter", "corpus_callosum"):
+        assert found[label]["outcome"] == "not annotated"
+        assert metrics["averages"]["overall"]["leaves"][label]["dice"]["n"] == 0
     assert found["ventricles"]["dice"] == 2 / 3
+    assert metrics["averages"]["overall"]["mean"]["dice"]["mean"] == 2 / 3
 
 
 def test_sets_under_ignore_or_a_foreign_leaf_stand_apart(tmp_path, monkeypatch):
@@ -95,8 +98,7 @@ def test_sets_under_ignore_or_a_foreign_leaf_stand_apart(tmp_path, monkeypatch):
     arguments = setup(tmp_path, {"c": row(0, 2, 1, 4)}, {"c": row(0, 1, 1, 0)}, {"c": "foreign"})
     metrics = evaluate(arguments)
     found = scores(metrics)
-    assert [found[leaf]["union"] for leaf in LEAVES] == [None, None, None]
-    assert [found[leaf]["outcome"] for leaf in LEAVES] == ["unannotated"] * 3
+    assert [found[leaf]["outcome"] for leaf in LEAVES] == ["not annotated"] * 3
     assert found["white_matter+corpus_callosum"]["dice"] == 1  # the ignored voxel counts nowhere
     assert metrics["unions"] == {
         "white_matter+corpus_callosum": ["white_matter", "corpus_callosum"]
@@ -157,7 +159,7 @@ def test_cap(tmp_path):
         20,
         None,
     ]
-    assert [scores(evaluate(arguments, "--no_hd95"))[leaf]["hd95"] for leaf in LEAVES] == [
+    assert [scores(evaluate(arguments, "--no-surfaces"))[leaf]["hd95"] for leaf in LEAVES] == [
         None,
         None,
         None,
@@ -223,12 +225,12 @@ def test_the_same_union_is_scored_once(tmp_path, monkeypatch):
     )
     found = scores(metrics)
     assert [found[leaf]["outcome"] for leaf in LEAVES] == [
-        "scored",
-        "absent_in_both",
-        "unannotated",
+        "not annotated",
+        "absent",
+        "not annotated",
     ]
-    assert found["white_matter"]["dice"] == 4 / 5
-    assert set(found) == set(LEAVES)
+    assert found["white_matter+corpus_callosum"]["dice"] == 4 / 5
+    assert set(found) == {*LEAVES, "white_matter+corpus_callosum"}
 
 
 def test_missed_and_invented_get_the_worst_values(tmp_path):
@@ -243,9 +245,12 @@ def test_missed_and_invented_get_the_worst_values(tmp_path):
             0,
             *[diagonal] * 3,
         ]
-    assert (found["white_matter"]["recall"], found["white_matter"]["precision"]) == (0, None)
-    assert (found["ventricles"]["recall"], found["ventricles"]["precision"]) == (None, 0)
-    assert found["corpus_callosum"]["hd95"] is None
+        assert [found[leaf][name] for name in ("iou", "precision", "recall")] == [0, 0, 0]
+    assert found["ventricles"]["relative_volume_difference"] is None  # there is no reference
+    absent = found["corpus_callosum"]
+    assert [absent[name] for name in ("hd95", "dice", "precision")] == [None] * 3
+    volumes = ("volume_ref", "volume_pred", "fp_volume", "fn_volume", "absolute_volume_difference")
+    assert [absent[name] for name in volumes] == [0] * 5
 
 
 def test_metrics_by_hand(tmp_path):
@@ -280,20 +285,20 @@ def test_tolerance(tmp_path, capsys):
     )
     assert (
         scores(evaluate(arguments))["white_matter"]["nsd"] == 1
-    )  # 1 mm by default, more than a voxel's diagonal
+    )  # 1 mm by default, more than a voxel
     assert scores(evaluate(arguments, "--tolerance", 0.3))["white_matter"]["nsd"] < 1
     table = tmp_path / "tolerance.csv"
-    table.write_text("leaf,tolerance\nwhite_matter,0.4\n")
+    table.write_text("label,tolerance\nwhite_matter,0.4\n")
     metrics = evaluate(arguments, "--tolerance", table)
     assert scores(metrics)["white_matter"]["nsd"] == 1
-    assert metrics["settings"]["tolerance"] == {"white_matter": 0.4}
-    table.write_text("leaf,tolerance\nwhite_mater,0.4\n")
+    assert metrics["settings"]["tolerances"] == {"white_matter": 0.4}
+    table.write_text("label,tolerance\nwhite_mater,0.4\n")
     assert "did you mean 'white_matter'" in error_of(capsys, arguments, "--tolerance", table)
-    table.write_text("leaf,tolerance\nwhite_matter,0.4\nwhite_matter,4\n")
+    table.write_text("label,tolerance\nwhite_matter,0.4\nwhite_matter,4\n")
     assert "'white_matter' is listed more than once" in error_of(
         capsys, arguments, "--tolerance", table
     )
-    table.write_text("leaf,tolerance\nwhite_matter,\n")
+    table.write_text("label,tolerance\nwhite_matter,\n")
     assert f"but got '' of 'white_matter' in {table}" in error_of(
         capsys, arguments, "--tolerance", table
     )
@@ -310,7 +315,7 @@ def test_tolerance_of_a_union(tmp_path, monkeypatch):
         tmp_path, {"x": reference}, {"x": prediction}, {"x": "stem"}, spacing=(0.4, 0.4, 0.4)
     )
     table = tmp_path / "tolerance.csv"
-    table.write_text("leaf,tolerance\nwhite_matter+ventricles,0.3\n")
+    table.write_text("label,tolerance\nwhite_matter+ventricles,0.3\n")
     found = scores(evaluate(arguments, "--tolerance", table))["white_matter+ventricles"]
     assert found["outcome"] == "scored"
     assert 0 < found["nsd"] < 1
@@ -332,7 +337,7 @@ def test_regions(tmp_path, capsys):
     assert [scores(metrics, case)["all"]["dice"] for case in (0, 1)] == [6 / 7, 4 / 5]
     assert [scores(metrics, case)["mixed"]["outcome"] for case in (0, 1)] == [
         "scored",
-        "unannotated",
+        "not annotated",
     ]
     for bad in (
         "x=",
@@ -369,10 +374,7 @@ def test_a_data_set_with_regions_is_scored_by_region(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("region ")
     assert [scores(metrics, case)["whole"]["dice"] for case in (0, 1)] == [1, 4 / 6]
     assert [scores(metrics, case)["core"]["dice"] for case in (0, 1)] == [2 / 4, None]
-    assert scores(metrics, 1)["core"]["outcome"] == "unannotated"
-    assert {score["union"] for case in (0, 1) for score in scores(metrics, case).values()} == {
-        None
-    }  # they are meant
+    assert scores(metrics, 1)["core"]["outcome"] == "not annotated"
     assert [case["known_wrong"] for case in metrics["cases"]] == [2, 2]
     summary = json.loads((tmp_path / "pred" / "evaluation" / "summary.json").read_text())
     assert set(summary["mean"]) == {"(1, 2)", "2"}
@@ -466,27 +468,29 @@ def test_files(tmp_path, capsys):
         arguments, "--table", tmp_path / "participants.tsv", "--group-by", "Pathology"
     )
     assert "Pathology: Control, 1 case(s)" in capsys.readouterr().out
-    assert metrics["group_columns"] == ["protocol", "Pathology"]
-    assert [case["groups"]["Pathology"] for case in metrics["cases"]] == ["Control", ""]
+    assert metrics["groups"] == {
+        "protocol": {"a": "full", "c": "feta"},
+        "Pathology": {"a": "Control"},
+    }
     groups = metrics["averages"]["groups"]
     assert groups["Pathology"]["Control"]["leaves"]["white_matter"]["dice"]["mean"] == 2 / 3
-    assert groups["protocol"]["feta"]["leaves"]["white_matter"]["union"] == 1
+    assert groups["Pathology"][""]["n_cases"] == 1
     output = tmp_path / "pred" / "evaluation"
     with open(output / "per_case.csv") as file:
         rows = list(csv.DictReader(file))
-    assert [row["leaf"] for row in rows] == [*LEAVES, *LEAVES]
-    assert rows[3]["union"] == "white_matter+corpus_callosum"
-    assert rows[3]["dice"] == "1"
+    union = "white_matter+corpus_callosum"
+    assert [row["label"] for row in rows] == [*LEAVES, *LEAVES, union]
+    assert (rows[6]["dice"], rows[6]["tolerance"], rows[6]["dice_low"]) == ("1", "1", "1")
     assert rows[5]["dice"] == ""
     with open(output / "averages.csv") as file:
         rows = list(csv.DictReader(file))
     assert rows[0] == {
-        "group_column": "", "group": "", "leaf": "white_matter", "metric": "dice", "n": "2", "mean": "0.8333333",
-        "sd": "0.2357023", "median": "0.8333333", "low": "", "high": "", "scored": "2", "missed": "0",
-        "absent_in_reference": "0", "absent_in_both": "0", "unannotated": "0", "union": "1",
+        "group_column": "", "group": "", "label": "white_matter", "metric": "dice", "n": "1", "mean": "0.6666667",
+        "sd": "", "median": "0.6666667", "low": "", "high": "", "scored": "1", "missed": "0",
+        "invented": "0", "absent": "0", "undecided": "0", "not annotated": "1",
     }  # fmt: skip
     summary = load_summary_json(str(output / "summary.json"))
-    assert summary["mean"][1]["Dice"] == pytest.approx(5 / 6)
+    assert summary["mean"][1]["Dice"] == pytest.approx(2 / 3)
     assert np.isnan(summary["metric_per_case"][1]["metrics"][3]["Dice"])
 
 
@@ -574,7 +578,7 @@ def test_what_a_table_does_not_list_is_not_scored(tmp_path):
     arguments = setup(tmp_path, {"a": row(0, 1, 2, 3)}, {"a": row(0, 1, 1, 3)}, {})
     (tmp_path / "annotated.csv").write_text("case,annotated\na,white_matter;corpus_callosum\n")
     found = scores(evaluate(arguments, "--annotated", tmp_path / "annotated.csv"))
-    assert found["ventricles"]["outcome"] == "unannotated"
+    assert found["ventricles"]["outcome"] == "not annotated"
     assert [found[leaf]["dice"] for leaf in LEAVES] == [2 / 3, None, 1]
 
 
@@ -592,8 +596,8 @@ def test_annotated_from_a_table_needs_no_contract(tmp_path):
     assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, 0, None]
     assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [1, 0, None]
     assert [scores(metrics, n)["corpus_callosum"]["outcome"] for n in (0, 1)] == [
-        "unannotated",
-        "absent_in_both",
+        "not annotated",
+        "absent",
     ]
 
 
@@ -653,19 +657,6 @@ def test_missing_and_extra_predictions(tmp_path, capsys):
     assert (metrics["missing_predictions"], metrics["extra_predictions"]) == (["b"], ["z"])
     write_labels(tmp_path / "pred" / "b.nii.gz", row(0, 1))
     assert "1 without reference: z" in error_of(capsys, arguments)
-
-
-@pytest.mark.parametrize(
-    ("head", "stays"), [("group_column,group,leaf,metric,n\n", False), ("patient,age\n", True)]
-)
-def test_averages_under_their_old_name_are_not_left_behind(tmp_path, head, stays):
-    """They would be out of date; a table of the user's that has this name is not ours to remove."""
-    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {"a": "full"})
-    table = tmp_path / "pred" / "evaluation" / "summary.csv"
-    table.parent.mkdir()
-    table.write_text(head)
-    evaluate(arguments)
-    assert table.is_file() == stays
 
 
 def test_bad_arguments(tmp_path, capsys):

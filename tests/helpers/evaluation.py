@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nnunet_labelset.evaluation.evaluate import evaluation
+from nnunet_labelset.evaluation.averages import evaluation
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.results import Case, Evaluation, Score, Settings
+from nnunet_labelset.evaluation.results import Case, Evaluation, Outcome, Score, Settings
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.io.records import to_json
 from tests.helpers.volumes import write_volume
@@ -60,8 +60,10 @@ Values = Mapping[str, Mapping[str, float | None]]  # metric by leaf
 def made_score(values: Mapping[str, float | None], n_ref: int = 10, **more: object) -> Score:
     """A score with these metrics; the others are undefined."""
     fields = {
-        "outcome": "scored",
-        "union": None,
+        "outcome": Outcome.SCORED,
+        "dice_low": None,
+        "dice_high": None,
+        "tolerance": None,
         "tp": n_ref,
         "fp": 0,
         "fn": 0,
@@ -69,7 +71,8 @@ def made_score(values: Mapping[str, float | None], n_ref: int = 10, **more: obje
         "n_ref": n_ref,
         "n_pred": n_ref,
     }
-    return Score(**{**fields, "values": dict.fromkeys(METRICS) | dict(values), **more})
+    fields |= {"values": dict.fromkeys(METRICS) | dict(values), **more}
+    return Score(**{**fields, "outcome": Outcome(fields["outcome"])})
 
 
 def made_case(case: str, leaves: Mapping[str, Score], **more: object) -> Case:
@@ -86,7 +89,8 @@ def made_case(case: str, leaves: Mapping[str, Score], **more: object) -> Case:
             "known_wrong": 0,
             "known_wrong_volume": 0.0,
         },
-        **{"files": ((1, 1), (1, 1)), "meaning": "", "groups": {}},
+        **{"files": ((1, 1), (1, 1)), "meaning": "", "reference_digest": ""},
+        **{"worst_distance": None},
     }
     return Case(case, **{**fields, "leaves": dict(leaves), **more})
 
@@ -106,7 +110,8 @@ def made_evaluation(
             "file_ending": ".nii.gz",
             "metrics": tuple(metrics),
             "cap": None,
-            "tolerance": {},
+            "tolerance": None,
+            "tolerances": {},
             **settings,
         },
     }

@@ -74,13 +74,9 @@ def test_bland_altman_by_hand() -> None:
     assert 'class="limit"' not in same
 
 
-def test_ranks_are_joined_where_they_are_close() -> None:
+def test_ranks_are_in_order() -> None:
     ranks = [("a", 1.2), ("b", 1.9), ("c", 2.9)]
-    assert rank_plot(ranks, 0.1).count('class="clique"') == 0
-    assert rank_plot(ranks, 0.8).count('class="clique"') == 1  # a and b
-    assert rank_plot(ranks, 1.1).count('class="clique"') == 2  # a and b, b and c
-    assert rank_plot(ranks, 9).count('class="clique"') == 1  # all, once
-    assert "1 is best: a 1.20, b 1.90, c 2.90" in rank_plot(ranks[::-1], None)
+    assert "1 is best: a 1.20, b 1.90, c 2.90" in rank_plot(ranks[::-1])
 
 
 def test_many_leaves_are_rows_of_one_plot() -> None:

@@ -15,7 +15,7 @@ import pytest
 from nnunet_labelset.cli import main
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.results import load_results
+from nnunet_labelset.evaluation.read_results import load_results
 from nnunet_labelset.report.build import build_report
 from nnunet_labelset.report.page import asset
 from nnunet_labelset.report.report import Report
@@ -107,7 +107,7 @@ def test_the_answer_stands_first(made: tuple[Path, str]) -> None:
         for outcome, word in (
             ("scored", "found"),
             ("missed", "missed"),
-            ("absent_in_reference", "invented"),
+            ("invented", "invented"),
         ):
             counted = sum(
                 score.outcome == outcome for case in result.cases for score in case.leaves.values()
@@ -138,21 +138,18 @@ def test_comparison_has_the_numbers_and_the_notes_of_compare(made: tuple[Path, s
             assert f"{mean}{metric.show_sd(cell)}" in html
 
 
-def test_unions_are_marked(made: tuple[Path, str]) -> None:
+def test_unions_have_their_own_rows(made: tuple[Path, str]) -> None:
+    """The merged protocol does not tell left from right."""
     _, html = made
     data = scores_data(html)
-    marked = [
-        (
-            data["cases"][row // len(data["structures"])],
-            data["structures"][row % len(data["structures"])],
-        )
-        for row, mark in enumerate(data["unions"])
-        if mark == "1"
+    union = data["structures"].index("left part+right part")
+    values = data["metrics"][0]["values"][0].split(",")
+    scored = [
+        case
+        for number, case in enumerate(data["cases"])
+        if values[number * len(data["structures"]) + union]
     ]
-    assert marked, "the merged protocol does not tell left from right"
-    assert {case for case, _ in marked} == {EVIL}
-    assert "(union)" in html
-    assert "union" in cells(html, "Leaves in numbers")[0]
+    assert scored == [EVIL]
 
 
 def test_all_scores_are_in_the_page(made: tuple[Path, str]) -> None:
@@ -238,14 +235,13 @@ def test_one_result_of_one_case_is_enough(study: Path) -> None:
         str(study / "Dataset001_Tiny" / "labelsTs"),
         str(study / "second"),
         "--chill",
-        "--no_hd95",
+        "--no-surfaces",
     ]
     assert main([*evaluated, "-np", "1"]) == 0
     assert main(["report", str(study / "second"), "-o", str(study / "report.html")]) == 0
     html = (study / "report.html").read_text()
     page = Page(html)
     assert "HD95" not in html
-    assert "fewer than 20 cases are too narrow" in html
     assert 'id="comparison"' not in html
     assert "3 case(s) without prediction" in html
     assert 'href="second/a.nii.gz"' in html, (

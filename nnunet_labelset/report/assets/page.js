@@ -66,7 +66,8 @@
       if (column === 1) { return data.structures[row % width]; }
       if (column < 2 + methods) { return columns[column - 2][row]; }
       var known = columns.map(function (of) { return of[row]; }).filter(function (x) { return x !== ""; });
-      return known.length > 1 ? Math.max.apply(null, known) - Math.min.apply(null, known) : "";
+      if (known.length < 2) { return ""; }
+      return methods === 2 ? known[1] - known[0] : Math.max.apply(null, known) - Math.min.apply(null, known);
     };
     var shown = function (x) { return x === "" ? "\u2013" : (x / data.factor).toFixed(metric.digits); };
     var draw = function () {
@@ -75,12 +76,15 @@
       rows.slice(page * data.rows, (page + 1) * data.rows).forEach(function (row) {
         var line = make("tr"), name = make("th", value(row, 0));
         name.scope = "row";
-        line.append(name, make("td", value(row, 1) + (data.unions[row] === "1" ? " (union)" : ""), "text"));
+        line.append(name, make("td", value(row, 1), "text"));
         columns.forEach(function (of, method) {
           var word = data.words[data.outcomes[method][row]];
           line.append(make("td", shown(of[row]) + (word ? " " + word : ""), word ? "alarm" : ""));
         });
-        if (methods > 1) { line.append(make("td", shown(value(row, 2 + methods)))); }
+        if (methods > 1) {
+          var gap = value(row, 2 + methods);
+          line.append(make("td", (methods === 2 && gap > 0 ? "+" : "") + shown(gap)));
+        }
         body.append(line);
       });
       table.replaceChild(body, table.tBodies[0]);

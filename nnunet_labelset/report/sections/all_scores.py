@@ -11,15 +11,16 @@ from typing import Any
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import Metric
-from nnunet_labelset.evaluation.results import INVENTED, MISSED, OUTCOMES, Score
+from nnunet_labelset.evaluation.results import Outcome, Score
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.page import Cell, header, join, number, table, text
 from nnunet_labelset.report.report import Report
 
 TITLE = "All scores"
+DIFFERENCE: dict[int, list[str]] = {1: [], 2: ["difference\nsecond - first"]}
 ROWS = 25  # at a time
 FACTOR = 100  # numbers are stored in hundredths
-WORDS = {outcome: OUTCOMES[outcome] for outcome in (MISSED, INVENTED)}
+WORDS = {outcome: outcome.value for outcome in (Outcome.MISSED, Outcome.INVENTED)}
 
 
 def body(report: Report) -> Markup:
@@ -29,7 +30,7 @@ def body(report: Report) -> Markup:
         "case",
         report.unit,
         *report.methods,
-        *(["difference"] if len(report.methods) > 1 else []),
+        *DIFFERENCE.get(len(report.methods), ["range"]),
     ]
     options = join(
         Markup('<option value="{}">{}</option>').format(index, row.heading)
@@ -63,9 +64,9 @@ def _worst(report: Report, metric: Metric) -> tuple[int, list[list[Cell]]]:
     for case, leaf in scored[:ROWS]:
         cells = [
             header(case),
-            text(spoken(leaf) + (" (union)" if report.first.is_union(case, leaf) else "")),
+            text(spoken(leaf)),
         ]
-        known = []
+        known: list[float | None] = []
         for method in report.methods:
             score, value = (
                 report.score(method, case, leaf),
@@ -74,16 +75,22 @@ def _worst(report: Report, metric: Metric) -> tuple[int, list[list[Cell]]]:
             word = WORDS.get(score.outcome, "") if score else ""
             shown = f"{metric.show(value)} {word}".strip()
             cells.append(number(value, shown=shown, kind="alarm" if word else ""))
-            known += [] if value is None else [value]
+            known.append(value)
         if len(report.methods) > 1:
-            cells.append(
-                number(
-                    metric.scale * (max(known) - min(known)) if len(known) > 1 else None,
-                    metric.digits,
-                )
-            )
+            cells.append(_difference(known, metric))
         rows.append(cells)
     return len(scored), rows
+
+
+def _difference(values: Sequence[float | None], metric: Metric) -> Cell:
+    """Second minus first of two methods, the range of more."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return number(None)
+    if len(values) == 2:
+        difference = known[1] - known[0]
+        return number(metric.scale * difference, shown=metric.show(difference, "+"))
+    return number(metric.scale * (max(known) - min(known)), metric.digits)
 
 
 def _places(report: Report) -> list[tuple[str, str]]:
@@ -101,7 +108,7 @@ def _data(report: Report) -> Markup:
         "methods": report.methods,
         "structures": [spoken(name) for name in report.structures],
         "cases": report.cases,
-        "groups": [" ".join(report.first.by_case[case].groups.values()) for case in report.cases],
+        "groups": [" ".join(report.first.groups_of(case).values()) for case in report.cases],
         "rows": ROWS,
         "factor": FACTOR,
         "words": ["", *WORDS.values()],
@@ -109,7 +116,6 @@ def _data(report: Report) -> Markup:
             "".join(codes.get(score.outcome, "0") if score else "0" for score in of)
             for of in scores
         ],
-        "unions": "".join("1" if score and score.union else "0" for score in scores[0]),
         "metrics": [
             {
                 "digits": metric.digits,

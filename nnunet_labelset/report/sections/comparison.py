@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, Metric
@@ -13,6 +15,7 @@ from nnunet_labelset.report.page import Cell, bullets, details, header, number, 
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Comparison"
+WHOLE_CASE = f"{KNOWN_WRONG.heading}\nof a case"
 MARKS = {"better": "*", "worse": "†", "": ""}
 MOST_TESTS = 100  # that are listed
 
@@ -21,44 +24,16 @@ def body(report: Report) -> Markup:
     compared = report.compared
     if compared is None:
         return Markup("")
-    methods, structures = compared.methods, compared.structures
     metrics = [METRICS[name] for name in compared.metrics]
-    whole = ("", KNOWN_WRONG)  # of the case, not of a leaf
+    # None is the whole case: the mean over its labels.
+    structures = [*compared.leaves, None, *compared.unions]
     if len(structures) > WIDE:
-        columns = [report.unit, "metric", *methods]
-        lines = [*((leaf, metric) for leaf in structures for metric in metrics), whole]
-        rows = [
-            [
-                header(f"{_name(leaf)} ({_count(compared, leaf)})" if leaf else _name(leaf)),
-                text(metric.heading),
-            ]
-            + [score_cell(compared.cell(method, leaf, metric.name), metric) for method in methods]
-            for leaf, metric in lines
-        ]
-        groups = [rows[start : start + len(metrics)] for start in range(0, len(rows), len(metrics))]
+        columns = [report.unit, "metric", *compared.methods]
+        groups = _rows_by_label(compared, structures, metrics)
     else:
-        columns = [
-            "method",
-            "metric",
-            *(f"{_name(leaf)}\n{_count(compared, leaf)}" for leaf in structures),
-            _name(""),
-        ]
-        groups = [
-            [
-                [header(method), text(metric.heading)]
-                + [
-                    score_cell(compared.cell(method, leaf, metric.name), metric)
-                    for leaf in structures
-                ]
-                + [
-                    score_cell(compared.cell(method, "", KNOWN_WRONG.name), KNOWN_WRONG)
-                    if not row
-                    else text("", "")
-                ]
-                for row, metric in enumerate(metrics)
-            ]
-            for method in methods
-        ]
+        names = [f"{_name(leaf)}\n{_count(compared, leaf)}" for leaf in structures]
+        columns = ["method", "metric", *names, WHOLE_CASE]
+        groups = _rows_by_method(compared, structures, metrics)
     return (
         table("Comparison", columns, groups, 2)
         + bullets(compared.notes)
@@ -66,8 +41,39 @@ def body(report: Report) -> Markup:
     )
 
 
-def _name(leaf: str) -> str:
-    return spoken(leaf) or f"{KNOWN_WRONG.heading}\nof a case"
+def _rows_by_label(
+    compared: Comparison, structures: Sequence[str | None], metrics: Sequence[Metric]
+) -> list[list[list[Cell]]]:
+    def row(name: str, leaf: str | None, metric: Metric) -> list[Cell]:
+        cells = [compared.cell(method, leaf, metric.name) for method in compared.methods]
+        scores = [score_cell(cell, metric) for cell in cells]
+        return [header(name), text(metric.heading), *scores]
+
+    groups = []
+    for leaf in structures:
+        name = f"{_name(leaf)} ({_count(compared, leaf)})"
+        groups.append([row(name, leaf, metric) for metric in metrics])
+    return [*groups, [row(WHOLE_CASE, None, KNOWN_WRONG)]]
+
+
+def _rows_by_method(
+    compared: Comparison, structures: Sequence[str | None], metrics: Sequence[Metric]
+) -> list[list[list[Cell]]]:
+    groups = []
+    for method in compared.methods:
+        rows = []
+        wrong = score_cell(compared.cell(method, None, KNOWN_WRONG.name), KNOWN_WRONG)
+        for metric in metrics:
+            cells = [compared.cell(method, leaf, metric.name) for leaf in structures]
+            scores = [score_cell(cell, metric) for cell in cells]
+            rows.append([header(method), text(metric.heading), *scores, wrong])
+            wrong = text("", "")  # in the first row only
+        groups.append(rows)
+    return groups
+
+
+def _name(leaf: str | None) -> str:
+    return "mean" if leaf is None else spoken(leaf)
 
 
 def score_cell(found: Score, metric: Metric) -> Cell:
@@ -81,22 +87,20 @@ def score_cell(found: Score, metric: Metric) -> Cell:
         if found.low is None
         else f"; 95 % interval {metric.show(found.low)} to {metric.show(found.high)}"
     )
-    union = f" u{found.n_union}" if found.n_union and found.n_union < found.n else ""
-    shown = Markup('<span title="n = {}{}">{}{}{}{}</span>').format(
-        found.n, interval, mean, sign, metric.show_sd(found), union
+    shown = Markup('<span title="n = {}{}">{}{}{}</span>').format(
+        found.n, interval, mean, sign, metric.show_sd(found)
     )
     return number(metric.scaled(found.mean), shown=shown)
 
 
-def _count(compared: Comparison, leaf: str) -> str:
+def _count(compared: Comparison, leaf: str | None) -> str:
     cells = [
         compared.cell(method, leaf, metric)
         for method in compared.methods
         for metric in compared.metrics
     ]
-    counts, unions = {cell.n for cell in cells}, max(cell.n_union for cell in cells)
+    counts = {cell.n for cell in cells}
     words = f"n = {min(counts)}" + (f" to {max(counts)}" if len(counts) > 1 else "")
-    words += f", u = {unions}" if unions and leaf in compared.leaves else ""
     return words.replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -113,7 +117,7 @@ def _tests(compared: Comparison, unit: str) -> Markup:
         if test.mean_difference is not None:
             digits = metric.digits + 1
             ends = [
-                f"{metric.scale * end:.{digits}f}"
+                f"{metric.scale * end:+.{digits}f}"
                 for end in (test.low, test.high)
                 if end is not None
             ]
@@ -122,7 +126,7 @@ def _tests(compared: Comparison, unit: str) -> Markup:
                 if len(ends) == 2
                 else ""
             )
-            difference = Markup("{:.{}f}{}").format(
+            difference = Markup("{:+.{}f}{}").format(
                 metric.scale * test.mean_difference, digits, interval
             )
         rows.append(
@@ -130,7 +134,7 @@ def _tests(compared: Comparison, unit: str) -> Markup:
                 *(
                     header(test.a),
                     text(test.b, "name"),
-                    text(spoken(test.leaf) or "whole case"),
+                    text(spoken(test.leaf) if test.leaf else "mean, whole case"),
                     text(metric.heading),
                 ),
                 number(test.n_pairs, 0),

@@ -32,14 +32,18 @@ def body(report: Report) -> Markup:
     for name in sorted({case for result in report.results.values() for case in result.by_case}):
         found = {method: result.by_case.get(name) for method, result in report.results.items()}
         known = next(case for case in found.values() if case is not None)
+        groups = report.first.groups_of(name)
         links = [link(known.reference_file, report.folder, "reference")]
         links += [
             link(case.prediction_file, report.folder, method)
             for method, case in found.items()
             if case
         ]
-        row = [header(name), *(text(known.groups.get(column, ""), "name") for column in columns)]
-        scores = [(dice, case.average_dice if case else None) for case in found.values()]
+        row = [header(name), *(text(groups[column], "name") for column in columns)]
+        scores = [
+            (dice, report.case_mean(method, name) if case else None)
+            for method, case in found.items()
+        ]
         scores += [
             (KNOWN_WRONG, case.known_wrong_share if case else None) for case in found.values()
         ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, Metric
-from nnunet_labelset.evaluation.notes import FEW_CASES, FEW_NOTE
-from nnunet_labelset.evaluation.results import INVENTED, MISSED, SCORED
-from nnunet_labelset.evaluation.statistics import Description, describe
+from nnunet_labelset.evaluation.notes import INTERVALS
+from nnunet_labelset.evaluation.results import Outcome
+from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.report.page import (
     Cell,
     bullets,
@@ -45,20 +45,20 @@ def body(report: Report) -> Markup:
             for rank in found
         ]
         rows.append([header(f"Mean rank by {metric.title}"), *cells])
-    shares = [
-        [of.by_case[case].known_wrong_share for case in report.cases]
-        for of in report.results.values()
-    ]
     rows.append(
         [
             header(KNOWN_WRONG.heading),
-            *_best([describe(of, interval=True) for of in shares], KNOWN_WRONG),
+            *_best(_known_wrong(report), KNOWN_WRONG),
         ]
     )
     what = ("Regions" if report.unit == "region" else "Leaves") + (
         " and unions" if report.first.unions else ""
     )
-    for outcome, word in ((SCORED, "found"), (MISSED, "missed"), (INVENTED, "invented")):
+    for outcome, word in (
+        (Outcome.SCORED, "found"),
+        (Outcome.MISSED, "missed"),
+        (Outcome.INVENTED, "invented"),
+    ):
         counts = (number(_outcomes(report, method, outcome), 0) for method in report.methods)
         rows.append([header(f"{what} {word}"), *counts])
     stale = Markup("<strong>Scores are out of date:</strong> {}")
@@ -67,15 +67,12 @@ def body(report: Report) -> Markup:
             bullets(map(stale.format, report.stale), "notes warning") if report.stale else "",
             table("Overview", ["", *report.methods], [rows], kind="overview"),
             paragraph(
-                "Means with 95 % intervals (BCa bootstrap over the cases); a case counts with the mean over the leaves "
-                "that all methods have a score of. Known wrong: voxels predicted as a leaf that their annotation "
-                "excludes, of those of which anything is known. Found, missed and invented: in cases in which it is "
-                "annotated.",
+                f"Means over the labels of a case, then over the cases, with {INTERVALS}. Known "
+                "wrong: voxels predicted as a label that their annotation excludes, as a "
+                "percentage of voxels with at least one excluded label. Found (with overlap), "
+                "missed and invented: in cases in which it is annotated.",
                 "note",
             ),
-            paragraph(FEW_NOTE, "note")
-            if report.compared is None and len(report.cases) < FEW_CASES
-            else "",
             _ranks(report, ranked),
         ]
     )
@@ -96,9 +93,21 @@ def interval_cell(metric: Metric, found: Description, best: bool = False) -> Cel
     return number(metric.scaled(found.mean), shown=shown)
 
 
-def _outcomes(report: Report, method: str, outcome: str) -> int:
-    cases = (report.results[method].by_case[case] for case in report.cases)
-    return sum(score.outcome == outcome for case in cases for score in case.leaves.values())
+def _known_wrong(report: Report) -> list[Description]:
+    if report.compared is not None:
+        name = KNOWN_WRONG.name
+        return [report.compared.cell(method, None, name) for method in report.methods]
+    return [result.averages.overall.known_wrong for result in report.results.values()]
+
+
+def _outcomes(report: Report, method: str, outcome: Outcome) -> int:
+    """Count an outcome; a prediction without overlap has missed the label."""
+    count = 0
+    for case in report.cases:
+        for score in report.results[method].by_case[case].leaves.values():
+            missed = score.outcome is Outcome.SCORED and not score.found
+            count += (Outcome.MISSED if missed else score.outcome) is outcome
+    return count
 
 
 def _ranks(report: Report, ranked: list[Metric]) -> Markup:
@@ -112,9 +121,8 @@ def _ranks(report: Report, ranked: list[Metric]) -> Markup:
             for rank in report.compared.ranks
             if rank.metric == metric.name
         ]
-        picture = rank_plot(of, report.compared.critical_difference.get(metric.name))
+        picture = rank_plot(of)
         figures.append(
             figure(f"ranks {metric.name}", picture, f"Mean ranks by {metric.title}; 1 is best.")
         )
-    note = "A bar joins methods whose mean ranks differ by less than the critical difference (Nemenyi)."
-    return plots(figures) + paragraph(note, "note")
+    return plots(figures)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from nnunet_labelset.evaluation.results import OUTCOMES
+from nnunet_labelset.evaluation.results import Outcome
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.page import header, number, paragraph, table, text
 from nnunet_labelset.report.report import Report
@@ -23,20 +23,19 @@ def body(report: Report) -> Markup:
                 of = found.metrics[metric.name]
                 rows[-1] += [interval_cell(metric, of), number(of.sd, shown=metric.show(of.sd))]
                 rows[-1].append(number(of.median, shown=metric.show(of.median)))
-            rows[-1] += [number(found.outcomes[outcome], 0) for outcome in OUTCOMES]
-            rows[-1].append(number(found.union, 0))
+            rows[-1] += [number(found.outcomes[outcome.value], 0) for outcome in Outcome]
         groups.append(rows)
     intro = (
         "All cases of a method. Scored: present in reference and prediction. Missed: not predicted. Invented: "
-        "predicted where it is known not to be. Unannotated: nobody knows, so nothing is scored. Union: so many scores "
-        "are of the leaf together with others that the reference does not tell apart."
+        "predicted where it is known not to be. Undecided: nothing certain in the reference, but some "
+        "voxels may be it."
     )
     heads = [
         f"{metric.heading}\n{what}"
         for metric in report.metrics
         for what in ("mean [95 %]", "sd", "median")
     ]
-    columns = ["method", report.unit, *heads, *OUTCOMES.values(), "union"]
+    columns = ["method", report.unit, *heads, *(outcome.value for outcome in Outcome)]
     return paragraph(intro) + table(TITLE, columns, groups, 2)
 
 

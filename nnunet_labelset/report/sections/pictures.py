@@ -10,7 +10,7 @@ from tqdm import tqdm
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.results import UNANNOTATED
+from nnunet_labelset.evaluation.results import Outcome
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, LEAF_COLOURS, leaf_colour
 from nnunet_labelset.report.overlays import DrawnCase, find_image
@@ -160,8 +160,8 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
             ),
         ]
     ]
-    for number_, (method, result) in enumerate(report.results.items()):
-        dice = result.by_case[case].average_dice
+    for number_, method in enumerate(report.methods):
+        dice = report.case_mean(method, case)
         words = "" if dice is None else f", mean Dice {METRICS['dice'].show(dice)} %"
         named = Markup("{}{}").format(link(files[number_], report.folder, method), words)
         errors = ", ".join(
@@ -179,7 +179,9 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
                 f"{method} on case {case}: {errors if kind == 'errors' else kind}", layer
             )
             rows[-1].append(figure(f"{case} {method} {kind}", picture, caption))
-    groups = ", ".join(f"{column}: {value}" for column, value in first.groups.items() if value)
+    groups = ", ".join(
+        f"{column}: {value}" for column, value in report.first.groups_of(case).items() if value
+    )
     return join(
         [
             paragraph(groups, "note"),
@@ -194,8 +196,8 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
 def _scores(report: Report, case: str) -> Markup:
     """The Dice of all leaves of a case that have one."""
     found = report.first.by_case[case].leaves
-    leaves = [leaf for leaf, score in found.items() if score.outcome != UNANNOTATED]
-    heads = [spoken(leaf) + (" (union)" if found[leaf].union else "") for leaf in leaves]
+    leaves = [leaf for leaf, score in found.items() if score.outcome is not Outcome.NOT_ANNOTATED]
+    heads = [spoken(leaf) for leaf in leaves]
     dice = METRICS["dice"]
     rows = []
     for method in report.methods:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import Metric
-from nnunet_labelset.evaluation.results import INVENTED, MISSED
+from nnunet_labelset.evaluation.results import Outcome
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.page import details, figure, join, paragraph, plots, scroll
 from nnunet_labelset.report.plots import Row, forest_plot, strip_plot
@@ -80,7 +80,10 @@ def _row(report: Report, method: str, leaf: str, metric: Metric) -> Row:
     values = [
         None if score is None else metric.scaled(score.values[metric.name]) for score in scores
     ]
-    crosses = [score is not None and score.outcome in (MISSED, INVENTED) for score in scores]
+    crosses = [
+        score is not None and score.outcome in (Outcome.MISSED, Outcome.INVENTED)
+        for score in scores
+    ]
     found = report.results[method].averages.overall.leaves[leaf].metrics[metric.name]
     if report.compared is not None:
         found = report.compared.cell(method, leaf, metric.name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from nnunet_labelset.evaluation.results import ABSENT, UNANNOTATED
+from nnunet_labelset.evaluation.results import PRESENT
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.page import details, figure, paragraph, plots
 from nnunet_labelset.report.plots import bland_altman
@@ -39,7 +39,7 @@ def body(report: Report) -> Markup:
 def _point(report: Report, method: str, case: str, leaf: str) -> tuple[float, float] | None:
     """Mean and difference of the two volumes; none where the leaf is nowhere."""
     score = report.score(method, case, leaf)
-    if score is None or score.outcome in (ABSENT, UNANNOTATED):
+    if score is None or score.outcome not in PRESENT:
         return None
     reference, difference = score.values["volume_ref"], score.values["volume_difference"]
     return (

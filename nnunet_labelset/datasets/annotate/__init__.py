@@ -1,1 +1,0 @@
-"""Declare what is annotated in a raw data set that exists already."""

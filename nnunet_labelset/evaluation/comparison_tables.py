@@ -1,0 +1,355 @@
+"""Tables of a comparison, on screen, as Markdown and LaTeX: scores with marks, intervals, pairs of
+methods, detection, ranks.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS
+from nnunet_labelset.evaluation.notes import EFFECT_NOTE, INTERVALS, p_text
+from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
+from nnunet_labelset.io.text import spoken_names
+
+LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": "$|$",
+    "†": r"$^{\dag}$",
+    # Behind the end of a row, these would be taken for its options.
+    "[": "{[}",
+    "]": "{]}",
+    "*": "{*}",
+}
+WIDE = 12  # more labels than this stand in rows, not in columns
+PAGE = 120  # characters that stand side by side on a page, in the smallest print
+# what is wider than the page
+SHRINK = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
+INTERVAL_NOTE = (
+    f"Means with {INTERVALS}, then the mean difference of every pair of methods (first minus "
+    "second)."
+)
+PAIR_NOTE = (
+    "Every pair of methods: p, marked if the first method is better (*) or worse (†) than the "
+    f"second; r; n pairs. {EFFECT_NOTE}"
+)
+DETECTION_NOTE = (
+    "Detection: cases in which a label was found (with overlap) / missed / invented, of those in "
+    "which it is annotated."
+)
+RANK_NOTE = (
+    "Mean rank over cases and labels (1 is best), and share of bootstrap samples of the cases in "
+    "which it is first."
+)
+MEAN = "Mean"
+
+
+@dataclass(frozen=True)
+class _Markup:
+    """What differs between the three forms."""
+
+    text: Callable[[str], str]
+    bold: str
+    marks: dict[str, str]
+    formula: str
+    stack: Callable[[Sequence[str]], str]  # the lines of a heading
+
+
+def _markdown_text(text: str) -> str:
+    return "".join(
+        f"\\{character}" if character in "\\`*_|<>[]" else character
+        for character in " ".join(text.split())
+    )
+
+
+def _latex_text(text: str) -> str:
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    whole = unicodedata.normalize(
+        "NFC", " ".join(printable.split())
+    )  # pdfLaTeX knows letters with accents, no accents
+    return "".join(LATEX_SPECIAL.get(character, character) for character in whole)
+
+
+def _plain_text(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _latex_stack(lines: Sequence[str]) -> str:
+    return r"\shortstack{" + r"\\".join(lines) + "}"
+
+
+SCREEN = _Markup(
+    text=_plain_text,
+    bold="{}",
+    marks={"better": "*", "worse": "†", "": ""},
+    formula="{}",
+    stack=" ".join,
+)
+MARKDOWN = _Markup(
+    text=_markdown_text,
+    bold="**{}**",
+    marks={"better": "\\*", "worse": "†", "": ""},
+    formula="{}",
+    stack=" ".join,
+)
+LATEX = _Markup(
+    text=_latex_text,
+    bold=r"\textbf{{{}}}",
+    marks={"better": "$^{*}$", "worse": r"$^{\dag}$", "": ""},
+    formula="${}$",
+    stack=_latex_stack,
+)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Rows below a head; where the first column is not empty, a new group begins."""
+
+    notes: Sequence[str]
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def names(self) -> int:
+        """The columns that say what a row is about."""
+        return 2 if self.head[1] == "Metric" else 1
+
+    def turned(self, markup: _Markup) -> _Table:
+        """Return the table with labels in rows; method and metric become the heading."""
+        head, last = [""], ""
+        for row in self.rows:
+            last = row[0] or last
+            methods = last.replace(" vs. ", " vs.\n").split("\n")  # no name has a line break
+            head.append(markup.stack([*methods, *row[1 : self.names]]))
+        columns = list(zip(self.head, *self.rows, strict=True))
+        return _Table(self.notes, head, columns[self.names :])
+
+    def pages(self) -> Iterator[_Table]:
+        """As many columns at once as a page is wide; the first one, the leaves, on each."""
+        widths = [
+            max(map(_printed_width, column)) + 3
+            for column in zip(self.head, *self.rows, strict=True)
+        ]
+        start, notes = 1, self.notes
+        while start < len(widths):
+            stop = start + 1
+            while stop < len(widths) and widths[0] + sum(widths[start : stop + 1]) <= PAGE:
+                stop += 1
+            rows = [[row[0], *row[start:stop]] for row in self.rows]
+            yield _Table(notes, [self.head[0], *self.head[start:stop]], rows)
+            start, notes = stop, ["(continued)"]
+
+
+def _printed_width(cell: str) -> int:
+    """Characters of the longest line, without commands and braces."""
+    lines = cell.removeprefix(r"\shortstack").split(r"\\")
+    return max(len(re.sub(r"\\[a-z]+|[{}$^\\]", "", line)) for line in lines)
+
+
+def _tables(compared: Comparison, markup: _Markup) -> list[_Table]:
+    shown = spoken_names(compared.structures)
+    labels = [markup.text(shown[name]) for name in compared.leaves]
+    unions = [markup.text(shown[name]) for name in compared.unions]
+    columns = [*labels, MEAN, *unions, KNOWN_WRONG.title]
+    tables = [
+        _Table(compared.notes, ["Model", "Metric", *columns], _score_rows(compared, markup)),
+        _Table([INTERVAL_NOTE], ["Model", "Metric", *columns], _interval_rows(compared, markup)),
+        _Table([PAIR_NOTE], ["Pair", "Metric", *columns], _pair_rows(compared, markup)),
+        _Table([DETECTION_NOTE], ["Model", *labels, *unions], _detection_rows(compared, markup)),
+    ]
+    if compared.ranks:
+        heads = [METRICS[name].title for name in compared.metrics]
+        tables.append(_Table([RANK_NOTE], ["Model", *heads], _rank_rows(compared, markup)))
+    return tables
+
+
+def _metric_rows(
+    compared: Comparison,
+    markup: _Markup,
+    shown: Iterable[tuple[tuple[str, ...], Cell | PairedTest, str]],
+) -> list[list[str]]:
+    """Return a row per metric from methods (one, or a pair), cell or test, and its text; the first
+    one has the known-wrong voxels.
+    """
+    groups: dict[tuple[str, ...], dict[tuple[str | None, str], str]] = {}
+    for methods, entry, text in shown:
+        groups.setdefault(methods, {})[entry.leaf, entry.metric] = text
+    structures = [*compared.leaves, None, *compared.unions]
+    rows = []
+    for methods, texts in groups.items():
+        name = " vs. ".join(map(markup.text, methods))
+        wrong = texts[None, KNOWN_WRONG.name]
+        for metric in compared.metrics:
+            scores = [texts[leaf, metric] for leaf in structures]
+            rows.append([name, METRICS[metric].title, *scores, wrong])
+            name = wrong = ""  # in the first row only
+    return rows
+
+
+def _score_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
+    def score(cell: Cell) -> str:
+        if cell.mean is None:
+            return "-"
+        metric = COMPARED[cell.metric]
+        mean = metric.show(cell.mean)
+        bold = markup.bold.format(mean) if cell.best else mean
+        return bold + markup.marks[cell.mark] + metric.show_sd(cell)
+
+    cells = compared.cells
+    rows = _metric_rows(compared, markup, (((cell.method,), cell, score(cell)) for cell in cells))
+    counts = ((("n",), cell, str(cell.n)) for cell in cells)  # the same for all methods
+    return rows + _metric_rows(compared, markup, counts)
+
+
+def _interval_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
+    def show(entry: Cell | PairedTest, mean: float | None, sign: str = "") -> str:
+        metric = COMPARED[entry.metric]
+        if entry.low is None:
+            return markup.text(metric.show(mean, sign))
+        ends = f"[{metric.show(entry.low, sign)}, {metric.show(entry.high, sign)}]"
+        return markup.text(f"{metric.show(mean, sign)} {ends}")
+
+    def difference(test: PairedTest) -> str:
+        words = {True: " non-inferior", False: " not shown to be non-inferior", None: ""}
+        return show(test, test.mean_difference, "+") + words[test.non_inferior]
+
+    means = (((cell.method,), cell, show(cell, cell.mean)) for cell in compared.cells)
+    pairs = (((test.b, test.a), test, difference(test)) for test in compared.tests)
+    return _metric_rows(compared, markup, means) + _metric_rows(compared, markup, pairs)
+
+
+def _pair_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
+    tests = (((test.b, test.a), test, _test(test, markup)) for test in compared.tests)
+    return _metric_rows(compared, markup, tests)
+
+
+def _test(test: PairedTest, markup: _Markup) -> str:
+    if test.p is None or test.p_adjusted is None or test.effect is None:
+        return f"equal, n={test.n_pairs}" if test.n_pairs else "-"
+    mark = ("better" if test.better == test.b else "worse") if test.significant else ""
+    effect = markup.formula.format(f"r={test.effect:+.2f}")
+    return f"{markup.text(p_text(test.p_adjusted))}{markup.marks[mark]}, {effect}, n={test.n_pairs}"
+
+
+def _detection_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
+    texts = {
+        (entry.method, entry.leaf): f"{entry.found} / {entry.missed} / {entry.invented}"
+        for entry in compared.detection
+    }
+    return [
+        [markup.text(method), *(texts[method, leaf] for leaf in compared.structures)]
+        for method in compared.methods
+    ]
+
+
+def _rank_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
+    texts = {
+        (rank.method, rank.metric): markup.text(f"{rank.mean_rank:.2f} ({100 * rank.first:.0f} %)")
+        for rank in compared.ranks
+    }
+    return [
+        [markup.text(method), *(texts.get((method, metric), "-") for metric in compared.metrics)]
+        for method in compared.methods
+    ]
+
+
+def screen_tables(compared: Comparison, width: int) -> str:
+    """Return the tables as aligned text; those wider than the screen have labels in rows."""
+    parts = []
+    for number, table in enumerate(_tables(compared, SCREEN)):
+        text = _aligned(table)
+        if len(text.partition("\n")[0]) > width and len(table.head) > len(compared.structures):
+            text = _aligned(table.turned(SCREEN))
+        notes = "\n".join(f"- {line}" for line in table.notes) if not number else table.notes[0]
+        parts.append(f"{text}\n\n{notes}" if not number else f"{notes}\n\n{text}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _aligned(table: _Table) -> str:
+    rows = [table.head, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number < table.names else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def markdown_tables(compared: Comparison) -> str:
+    parts = []
+    for number, table in enumerate(_tables(compared, MARKDOWN)):
+        rule = ["---" if column < 2 else "---:" for column in range(len(table.head))]
+        lines = "\n".join(f"| {' | '.join(line)} |" for line in [table.head, rule, *table.rows])
+        if number:
+            parts.append(f"{_markdown_text(' '.join(table.notes))}\n\n{lines}")
+        else:
+            remarks = "\n".join(f"- {_markdown_text(line)}" for line in table.notes)
+            parts.append(f"{lines}\n\n{remarks}")
+    return "\n\n".join(parts) + "\n"
+
+
+def latex_tables(compared: Comparison) -> str:
+    """Return LaTeX; many labels become tables of several pages, as many methods in each as a page
+    is wide.
+    """
+    parts = []
+    for table in _tables(compared, LATEX):
+        if len(compared.structures) > WIDE and len(table.head) > len(compared.structures):
+            parts += [_long_table(page) for page in table.turned(LATEX).pages()]
+        else:
+            parts.append(_short_table(table))
+    if any(character > "\u017f" for character in "".join(parts)):
+        hint = "use XeLaTeX or LuaLaTeX with a font that has them"
+        parts.insert(0, f"% has characters that pdfLaTeX does not know: {hint}")
+    return "% needs \\usepackage{booktabs,graphicx,longtable}\n" + "\n\n".join(parts) + "\n"
+
+
+def _short_table(table: _Table) -> str:
+    body: list[str] = []
+    for row in table.rows:
+        if row[0] and body:
+            body.append(r"\midrule")
+        body.append(_latex_row(row))
+    columns = "l" * table.names + "c" * (len(table.head) - table.names)
+    head = [
+        r"\begin{table}[tb]",
+        rf"\caption{{{_caption(table)}}}",
+        SHRINK,
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        _latex_row(table.head),
+        r"\midrule",
+    ]
+    return "\n".join([*head, *body, r"\bottomrule", r"\end{tabular}}", r"\end{table}"])
+
+
+def _long_table(table: _Table) -> str:
+    head = [
+        r"{\tiny\setlength{\tabcolsep}{3pt}",
+        rf"\begin{{longtable}}{{l{'c' * (len(table.head) - 1)}}}",
+    ]
+    head += [
+        rf"\caption{{{_caption(table)}}}\\",
+        r"\toprule",
+        _latex_row(table.head),
+        r"\midrule",
+        r"\endhead",
+    ]
+    return "\n".join([*head, *map(_latex_row, table.rows), r"\bottomrule", r"\end{longtable}}"])
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _caption(table: _Table) -> str:
+    return " ".join(_latex_text(line).replace("{*}", "$^{*}$") for line in table.notes)
