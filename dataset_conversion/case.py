@@ -131,6 +131,13 @@ class _Conversion(CaseReader):
                 problems.append(
                     f"{path}: {names} is declared unannotated but has {counts[value]} voxels"
                 )
+        if meaning.denied:
+            names = some((self.job.leaves[leaf] for leaf in sorted(meaning.denied)), 10)
+            problems.append(
+                f"source '{self.job.source}': 0 = \"background\" says that unlabelled voxels are "
+                f"certainly background, but {names} was not drawn: remove that line from "
+                f"[sources.{self.job.source}.labels]"
+            )
         if meaning.needs_mask and self.job.mask is None:
             problems.append(f"{path}: no mask file, but unannotated labels need one")
 

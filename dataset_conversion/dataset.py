@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from nnunet_labelset.contract import Contract, Protocol
+from nnunet_labelset.dataset_conversion.case_names import Renamed
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note, write_notes
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.dataset_conversion.records import Records, convert_and_record, output_names
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.nnunet.publish import NOTES, Target, publish, staged
+from nnunet_labelset.io.tables import csv_text
+from nnunet_labelset.nnunet.publish import NOTES, RENAMED, Target, publish, staged
 from nnunet_labelset.nnunet.raw import TRAINING, new_dataset_json
 
 
@@ -62,6 +65,8 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
             resumed=resumed,
             kept=[],
         )
+        if plan.renamed:
+            write_text(staging / RENAMED, csv_text(Renamed._fields, plan.renamed))
         written.kept = _publish(target, written, plan.channels, results)
         return written
 

@@ -14,6 +14,7 @@ from typing import Any
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import contract_with_list, refuse_unknown
 from nnunet_labelset.contract.completed import COMPLETED
+from nnunet_labelset.dataset_conversion.case_names import CaseNames
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.plan import Plan
@@ -191,12 +192,13 @@ class MergeOptions:
 def merge_jobs(datasets: Sequence[InputDataset], options: MergeOptions) -> Plan:
     """Return one job for every case of every data set; problems are collected, not raised."""
     plan = Plan(options.labels, options.channels)
+    names = CaseNames()
     for dataset in datasets:
         protocols = _common_protocols(dataset, options.labels)
         for case in dataset.cases:
             name = f"{dataset.name}_{case.name}" if options.prefix else case.name
             try:
-                plan.add_name(name, str(dataset.folder), "use --prefix")
+                names.add(name, str(dataset.folder), "use --prefix")
             except LabelSetError as error:
                 plan.problems.append((f"{dataset.name}/{name}", str(error)))
                 continue

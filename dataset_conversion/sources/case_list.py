@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.contract.annotated_table import listed_leaves
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.tables import read_table
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
+MOST_NEAR_MISSES = 1000
 COLUMNS = ("case", "name", "source", "part", "annotated")
 
 
@@ -21,7 +24,7 @@ class Row:
 
     case: str
     where: str
-    name: str  # the case is called so in the data set
+    name: str  # of the case in the data set
     source: str
     part: str
     annotated: LabelSet | None
@@ -31,46 +34,121 @@ class Row:
 def read_case_list(
     path: Path, leaves: tuple[str, ...], channels: tuple[str, ...] = (), folder: Path | None = None
 ) -> dict[tuple[str, str], Row]:
-    """Rows of a case list by (source, case); with `channels`, the columns image, label and mask are
-    read as well.
+    """Return the rows of a case list by (source, case).
+
+    With `channels`, the columns image, label and mask are read as well.
     """
     table = read_table(path)
-    columns = list(table[0])
-    images = (
-        {"image": channels[0]}
-        if len(channels) == 1
-        else {f"image_{channel}": channel for channel in channels}
-    )
+    images = _image_columns(channels)
     known = [*COLUMNS, *images, *(("label", "mask") if channels else ())]
+    _check_columns(list(table[0]), known, ["case", *images], path)
+    rows: dict[tuple[str, str], Row] = {}
+    for line in table:
+        cells = dict.fromkeys(known, "") | line
+        row = _read_row(cells, line.where, leaves)
+        files = {Role(Kind.IMAGE, channel): cells[column] for column, channel in images.items()}
+        files |= {role: cells[role.kind.value] for role in (LABEL, MASK) if channels}
+        base = folder or path.parent
+        row = replace(row, files={role: base / name for role, name in files.items() if name})
+        if rows.setdefault((row.source, row.case), row) is not row:
+            raise LabelSetError(f"{line.where}: case '{row.case}' was listed before")
+    return rows
+
+
+def _image_columns(channels: tuple[str, ...]) -> dict[str, str]:
+    """Return the channel of each column with image files."""
+    if len(channels) == 1:
+        return {"image": channels[0]}
+    return {f"image_{channel}": channel for channel in channels}
+
+
+def _check_columns(
+    columns: list[str], known: Sequence[str], needed: Sequence[str], path: Path
+) -> None:
     for column in columns:
         if column not in known:
             raise LabelSetError(f"{path}: unknown column '{column}'{did_you_mean(column, known)}")
-    for column in ["case", *images]:
+    for column in needed:
         if column not in columns:
             raise LabelSetError(
-                f"{path}: expected a column '{column}' in the first line, but got {', '.join(columns)}"
+                f"{path}: expected a column '{column}' in the first line, "
+                f"but got {', '.join(columns)}"
             )
-    rows: dict[tuple[str, str], Row] = {}
-    for line in table:
-        where = line.where
-        cells = dict.fromkeys(known, "") | line
-        if not cells["case"]:
-            raise LabelSetError(f"{where}: no case name")
-        if cells["part"] not in ("", TRAINING, TEST):
-            raise LabelSetError(
-                f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'"
-            )
-        annotated = (
-            listed_leaves(cells["annotated"], leaves, f"{where}: annotated")
-            if cells["annotated"]
-            else None
+
+
+def _read_row(cells: Mapping[str, str], where: str, leaves: tuple[str, ...]) -> Row:
+    if not cells["case"]:
+        raise LabelSetError(f"{where}: no case name")
+    if cells["part"] not in ("", TRAINING, TEST):
+        raise LabelSetError(
+            f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'"
         )
-        files = {Role(Kind.IMAGE, channel): cells[column] for column, channel in images.items()}
-        files |= {role: cells[role.kind.value] for role in (LABEL, MASK) if channels}
-        paths = {role: (folder or path.parent) / name for role, name in files.items() if name}
-        row = Row(
-            cells["case"], where, cells["name"], cells["source"], cells["part"], annotated, paths
-        )
-        if rows.setdefault((row.source, row.case), row) is not row:
-            raise LabelSetError(f"{where}: case '{row.case}' was listed before")
-    return rows
+    annotated = None
+    if cells["annotated"]:
+        annotated = listed_leaves(cells["annotated"], leaves, f"{where}: annotated")
+    return Row(
+        case=cells["case"],
+        where=where,
+        name=cells["name"],
+        source=cells["source"],
+        part=cells["part"],
+        annotated=annotated,
+        files={},
+    )
+
+
+class CaseRows:
+    """The rows of a case list, each of which is about one case.
+
+    With `lost_zeros`, a row `1` is also about a case `001`: spreadsheets drop the zeros.
+    """
+
+    def __init__(self, rows: Mapping[tuple[str, str], Row], lost_zeros: bool = False) -> None:
+        self.rows = rows
+        self.lost_zeros = lost_zeros
+        self.users: dict[
+            tuple[str, str], list[tuple[str, str]]
+        ] = {}  # the cases that each row is about
+
+    def find(self, source: str, *names: str) -> Row | None:
+        """Return the row of a case, which the list may call by any of its names.
+
+        The first name is the one in the data set.
+        """
+        for row_source in (source, ""):
+            for name in (*names, *(_without_zeros(name) for name in names if self.lost_zeros)):
+                row = self.rows.get((row_source, name))
+                if row is not None:
+                    self.users.setdefault((row_source, name), []).append((source, names[0]))
+                    return row
+        return None
+
+    def problems(
+        self, sources: set[str], other_sources: set[str], cases: Sequence[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield rows that are about several cases, or about a source or case that does not exist.
+
+        Rows about `other_sources` wait for another run.
+        """
+        known = sorted(sources | other_sources)
+        # The search for near misses takes time.
+        near_cases = cases if len(cases) < MOST_NEAR_MISSES else ()
+        for key, row in self.rows.items():
+            users = self.users.get(key, [])
+            if len(users) > 1:
+                shown = [f"'{case}' of {source}" for source, case in users]
+                text = (
+                    f"{row.where}: case '{row.case}' could be {some(shown)}: "
+                    "name its source in a column 'source'"
+                )
+                yield from ((case, text) for _, case in users)
+            elif row.source and row.source not in known:
+                hint = did_you_mean(row.source, known)
+                yield row.case, f"{row.where}: no such source: '{row.source}'{hint}"
+            elif not users and (not row.source or row.source in sources):
+                hint = near_miss(row.case, near_cases)
+                yield row.case, f"{row.where}: no source has a case '{row.case}'{hint}"
+
+
+def _without_zeros(name: str) -> str:
+    return name.lstrip("0") or "0" if name.isdigit() else name

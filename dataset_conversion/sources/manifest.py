@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
+from nnunet_labelset.contract.annotated_table import ALL
 from nnunet_labelset.dataset_conversion.meaning import Mask
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
@@ -100,6 +101,8 @@ def load_manifest(path: Path) -> Manifest:
         raise LabelSetError(
             f"{where}: leaves: expected different names, 'background' first, without '{IGNORE}'"
         )
+    for leaf in leaves:
+        check_label(leaf, f"{where}: leaves")
     own = content.get("sources")
     if (
         not isinstance(own, dict)
@@ -239,6 +242,15 @@ def _read_labels(
     return labels
 
 
+def check_label(name: str, where: str) -> None:
+    """Fail if a label cannot be written in tables or files."""
+    if name != name.strip() or name in ("", ALL, IGNORE) or ";" in name or not name.isprintable():
+        raise LabelSetError(
+            f"{where}: label {name!r}: expected a name without ';' and blanks around it, "
+            f"other than '{ALL}' and '{IGNORE}': rename it"
+        )
+
+
 def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
     """Leaf names, one or several, as a set of numbers."""
     names = [names] if isinstance(names, str) else names
@@ -270,8 +282,9 @@ def _read_label_space(content: Mapping[str, Any], leaves: tuple[str, ...], where
 def _values(key: str, where: str) -> Iterator[str]:
     for text in key.replace(",", " ").split():
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
-        if not match or int(match[2] or match[1]) > HIGHEST_VALUE:
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not first <= last <= HIGHEST_VALUE:
             raise LabelSetError(
                 f"{where}: expected values such as '3', '37 38' or '114-121', up to 65535"
             )
-        yield from map(str, range(int(match[1]), int(match[2] or match[1]) + 1))
+        yield from map(str, range(first, last + 1))

@@ -55,10 +55,10 @@ def pattern_regex(pattern: str, case: str = "[^/]+") -> re.Pattern[str]:
 
 
 def list_files(folder: Path, depth: int | None = None) -> list[str]:
-    """Relative paths with `/` of all files below `folder`, sorted; hidden files (`._x`) and folders
-    are left out.
+    """Return the relative paths of all files below `folder`, with `/` and sorted.
 
-    Links to folders are followed, each folder once. `depth` limits how many folders deep to look.
+    Hidden files (`._x`) and folders are left out. Links to folders are followed, unless they lead
+    back to a folder above. `depth` limits how many folders deep to look.
     """
 
     def stop(error: OSError) -> None:
@@ -66,18 +66,19 @@ def list_files(folder: Path, depth: int | None = None) -> list[str]:
 
     if not folder.is_dir():
         raise LabelSetError(f"{folder}: no such folder")
-    found, visited = [], set()
+    paths: list[str] = []
+    above = {str(folder): frozenset[str]()}  # the real folders above each folder
     for current, folders, files in os.walk(folder, onerror=stop, followlinks=True):
         real = os.path.realpath(current)
         relative = Path(current).relative_to(folder)
-        if real in visited or (depth is not None and len(relative.parts) >= depth):
+        if real in above[current] or (depth is not None and len(relative.parts) >= depth):
             folders.clear()
-        if real in visited:
+        if real in above[current]:
             continue
-        visited.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [(relative / name).as_posix() for name in files if not name.startswith(".")]
-    return sorted(found)
+        above |= {os.path.join(current, name): above[current] | {real} for name in folders}
+        paths += [(relative / name).as_posix() for name in files if not name.startswith(".")]
+    return sorted(paths)
 
 
 def find_cases(

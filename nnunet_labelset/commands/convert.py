@@ -14,7 +14,7 @@ from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
 from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
-from nnunet_labelset.dataset_conversion.sources.manifest import leaf_set, presets
+from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, leaf_set, presets
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--annotated",
         type=Path,
         metavar="FILE.csv",
-        help="one row per case: case, annotated (leaves separated by ';', or 'all'); optional: source, part",
+        help="one row per case: case, annotated (labels separated by ';', or 'all'); optional: source, part",
     )
     parser.add_argument(
         "--infer-annotated",
@@ -69,8 +69,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_names(
         parser,
         "--withhold",
-        "LEAF",
-        "make these leaves unannotated, to simulate partial annotation",
+        "LABEL",
+        "make these labels unannotated, to simulate partial annotation",
     )
     withheld = "only in these sources or cases (names, or patterns such as 'sub-0*')"
     add_names(parser, "--withhold-in", "NAME", withheld, "*")
@@ -88,6 +88,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefix", action="store_true", help="put the name of the source before every case name"
     )
+    parser.add_argument(
+        "--safe-names",
+        action="store_true",
+        help="rename cases whose names cannot be file names (blanks, umlauts), listed in "
+        "renamed_cases.csv; rows '1' of a case list also mean '001'",
+    )
     parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and stop")
 
 
@@ -95,13 +101,20 @@ def run(args: argparse.Namespace) -> None:
     manifest, sources = choose_sources(args.manifest, args.source, args.test_source)
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
+    options = read_options(args, manifest)
+    jobs = plan(sources, rows, options, {*manifest.sources, *presets()})
+    written = write_dataset(Target(folder, args.overwrite), jobs, args.np, args.skip_bad_cases)
+    print(closing_words(written, folder))
+
+
+def read_options(args: argparse.Namespace, manifest: Manifest) -> Options:
     withheld = leaf_set(args.withhold, manifest.leaves, "--withhold")
     if 0 in withheld:
         raise LabelSetError("--withhold background: background cannot be withheld")
     if args.mask_images is not None and not 0 <= args.mask_images < math.inf:
         raise LabelSetError(f"--mask-images {args.mask_images}: expected 0 mm or more")
-    options = Options(
-        manifest,
+    return Options(
+        manifest=manifest,
         infer_annotated=args.infer_annotated,
         fully_annotated=tuple(args.fully_annotated),
         withhold=withheld,
@@ -109,7 +122,5 @@ def run(args: argparse.Namespace) -> None:
         mask_images=args.mask_images,
         link=args.link,
         prefix=args.prefix,
+        safe_names=args.safe_names,
     )
-    made = plan(sources, rows, options, {*manifest.sources, *presets()})
-    written = write_dataset(Target(folder, args.overwrite), made, args.np, args.skip_bad_cases)
-    print(closing_words(written, folder))

@@ -100,9 +100,14 @@ def flush_files(paths: Iterable[Path]) -> None:
     """Wait until files are on disk; many at once, as the disk then writes its journal once for all
     of them.
     """
-    with ThreadPoolExecutor(16) as threads:
-        for _ in threads.map(_flush, paths):
-            pass
+    paths = list(paths)
+    try:
+        with ThreadPoolExecutor(16) as threads:
+            for _ in threads.map(_flush, paths):
+                pass
+    except RuntimeError:  # a memory limit allows no more threads
+        for path in paths:
+            _flush(path)
 
 
 def _flush(path: Path) -> None:

@@ -102,8 +102,20 @@ def _work(function: Callable[[Item], Result], description: str, item: Item) -> R
     except LabelSetError:
         raise
     except Exception as error:
-        name = getattr(item, "name", None) or getattr(item, "case", None) or item
-        raise LabelSetError(f"{description} {name}: {type(error).__name__}: {error}") from error
+        raise LabelSetError(
+            f"{description} {_item_name(item)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _item_name(item: object) -> str:
+    """Return the name of an item: its own, that of its case, or that of its first part."""
+    parts = [getattr(item, "name", None), getattr(item, "case", None)]
+    if isinstance(item, tuple):
+        parts += item[:1]
+    for part in parts:
+        if part is not None:
+            return part if isinstance(part, str) else _item_name(part)
+    return str(item)
 
 
 def exit_when_terminated() -> None:

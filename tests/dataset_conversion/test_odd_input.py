@@ -198,8 +198,8 @@ ROWS = {
     "long_name": (f"{'x' * 250},i.nii.gz,l.nii.gz", "250 characters are too many"),
     "long_path": (f"a,{'x' * 300}.nii.gz,l.nii.gz", "xxx"),
     "no_label": ("a,i.nii.gz,", "no label file: looked for the column label"),
-    "space": ("patient 01,i.nii.gz,l.nii.gz", "a case list can rename it"),
-    "twins": ("CASE0,i.nii.gz,l.nii.gz\ncase0,i.nii.gz,l.nii.gz", "a case list can rename it"),
+    "space": ("patient 01,i.nii.gz,l.nii.gz", "column 'name'"),
+    "twins": ("CASE0,i.nii.gz,l.nii.gz\ncase0,i.nii.gz,l.nii.gz", "column 'name'"),
 }
 
 

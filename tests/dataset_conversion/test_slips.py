@@ -1,0 +1,162 @@
+"""Likely slips of users are errors or notes that say what to do; none passes silently."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from nnunet_labelset.dataset_conversion.case_names import safe_name
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.nnunet.raw import RawCase
+from tests.helpers.conversion import contract_of, convert, random_image, slabs, write_volume
+
+DATASET = "Dataset030_Mine"
+
+
+def convert_mine(folder: Path, *arguments: str) -> int:
+    manifest = ["-m", str(folder / "m.toml")]
+    return convert(folder / "raw", *manifest, *arguments, number="30", name="Mine")
+
+
+def write_cases(folder: Path, *names: str) -> None:
+    for number, name in enumerate(names):
+        write_volume(folder / name / "ct.nii.gz", random_image(number))
+        write_volume(folder / name / "label.nii.gz", slabs(1))
+
+
+def write_manifest(folder: Path, **labels: str) -> None:
+    """Two sources; `labels` are the lines of their tables."""
+    text = 'leaves = ["background", "liver", "spleen"]\n'
+    for source, table in labels.items():
+        text += (
+            f'[sources.{source}]\nfolder = "{source}"\nimage = "{{case}}/ct.nii.gz"\n'
+            f'label = "{{case}}/label.nii.gz"\n[sources.{source}.labels]\n{table}\n'
+        )
+    (folder / "m.toml").write_text(text)
+
+
+def test_zero_as_background_does_not_hide_what_was_not_drawn(tmp_path, capsys):
+    write_cases(tmp_path / "a", "a1", "a2")
+    write_cases(tmp_path / "b", "b1")
+    write_manifest(tmp_path, a='0 = "background"\n1 = "liver"', b='1 = "spleen"')
+    assert convert_mine(tmp_path) == 1
+    error = capsys.readouterr().err
+    assert "spleen" in error
+    assert "[sources.a.labels]" in error
+    assert error.count("sources.a.labels") == 1  # told once, not for every case
+    write_manifest(tmp_path, a='1 = "liver"', b='1 = "spleen"')
+    assert convert_mine(tmp_path) == 0
+    assert contract_of(tmp_path / "raw" / DATASET).coverage()["background"] == 0
+
+
+def test_zero_as_background_is_fine_where_all_was_drawn(tmp_path):
+    write_cases(tmp_path / "a", "a1")
+    write_manifest(tmp_path, a='0 = "background"\n1 = "liver"\n2 = "spleen"')
+    assert convert_mine(tmp_path) == 0
+    assert contract_of(tmp_path / "raw" / DATASET).is_fully_annotated("a1")
+
+
+@pytest.mark.parametrize("prefix", [[], ["--prefix"]])
+def test_a_row_without_source_is_about_one_case(tmp_path, capsys, prefix):
+    write_cases(tmp_path / "a", "001")
+    write_cases(tmp_path / "b", "001", "002")
+    write_manifest(tmp_path, a='1 = "liver"\n2 = "spleen"', b='1 = "liver"\n2 = "spleen"')
+    table = tmp_path / "rows.csv"
+    table.write_text("case,annotated\n001,liver\n")
+    assert convert_mine(tmp_path, "--annotated", str(table), *prefix) == 1
+    error = capsys.readouterr().err
+    assert f"{table}, line 2" in error
+    assert "source" in error
+    table.write_text("case,source,annotated\n001,a,liver\n")
+    assert convert_mine(tmp_path, "--annotated", str(table), "--prefix") == 0
+    contract = contract_of(tmp_path / "raw" / DATASET)
+    assert contract.annotated("a_001") == ("liver",)
+    assert contract.is_fully_annotated("b_001")
+
+
+def test_skipping_a_name_that_is_taken_keeps_the_case_that_has_it(tmp_path, capsys):
+    write_cases(tmp_path / "a", "x")
+    write_cases(tmp_path / "b", "x", "y")
+    write_manifest(tmp_path, a='1 = "liver"', b='1 = "liver"')
+    assert convert_mine(tmp_path, "--skip-bad-cases") == 0
+    contract = contract_of(tmp_path / "raw" / DATASET)
+    assert {case: contract.cases[case] for case in sorted(contract.cases)} == {"x": "a", "y": "b"}
+    skipped = [line for line in capsys.readouterr().out.splitlines() if "skipped" in line]
+    assert len(skipped) == 1
+    assert f"b ({tmp_path / 'b'})" in skipped[0]
+
+
+def test_two_links_to_one_folder_are_two_cases(tmp_path):
+    write_cases(tmp_path / "elsewhere", "scan")
+    (tmp_path / "a").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / "a" / name).symlink_to(tmp_path / "elsewhere" / "scan")
+    (tmp_path / "elsewhere" / "scan" / "loop").symlink_to(tmp_path / "a")
+    write_manifest(tmp_path, a='1 = "liver"')
+    assert convert_mine(tmp_path) == 0
+    assert set(contract_of(tmp_path / "raw" / DATASET).cases) == {"first", "second"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fact"),
+    [
+        ('1 = "liver"', '"3-2" = "liver"', "3-2"),
+        ('"spleen"]', '"all"]', "'all'"),
+        ('"spleen"]', '""]', "''"),
+        ('"spleen"]', '" spleen"]', "' spleen'"),
+    ],
+)
+def test_odd_manifests(tmp_path, capsys, before, after, fact):
+    write_cases(tmp_path / "a", "x")
+    write_manifest(tmp_path, a='1 = "liver"')
+    manifest = tmp_path / "m.toml"
+    manifest.write_text(manifest.read_text().replace(before, after))
+    assert convert_mine(tmp_path) == 1
+    assert fact in capsys.readouterr().err
+    assert not (tmp_path / "raw").exists()
+
+
+def test_a_source_without_a_sound_case_is_still_a_source(tmp_path, capsys):
+    write_cases(tmp_path / "a", "x")
+    (tmp_path / "a" / "x" / "label.nii.gz").unlink()
+    write_manifest(tmp_path, a='1 = "liver"')
+    assert convert_mine(tmp_path, "--fully-annotated", "a") == 1
+    error = capsys.readouterr().err
+    assert "no such source" not in error
+    assert "no label file" in error
+
+
+def test_safe_names(tmp_path, capsys):
+    write_cases(tmp_path / "a", "Müller 1", "Müller,1", "007")
+    write_manifest(tmp_path, a='1 = "liver"\n2 = "spleen"')
+    table = tmp_path / "rows.csv"
+    table.write_text("case,annotated\n7,liver\n")
+    assert convert_mine(tmp_path, "--annotated", str(table)) == 1
+    assert "--safe-names" in capsys.readouterr().err
+    assert convert_mine(tmp_path, "--annotated", str(table), "--safe-names") == 0
+    contract = contract_of(tmp_path / "raw" / DATASET)
+    assert set(contract.cases) == {"007", "Mueller_1", "Mueller_1_2"}
+    assert contract.annotated("007") == ("liver",)
+    with (tmp_path / "raw" / DATASET / "renamed_cases.csv").open(encoding="utf-8") as file:
+        renamed = {row["old"]: row["new"] for row in csv.DictReader(file)}
+    assert renamed == {"Müller 1": "Mueller_1", "Müller,1": "Mueller_1_2"}
+
+
+@pytest.mark.parametrize("name", ["🧠", "..", "a" * 300, "Ł ó dź", "-x", "日本"])
+def test_safe_names_are_safe(name):
+    assert safe_name(name).replace("_", "").isalnum()
+    assert 0 < len(safe_name(name)) <= 100
+
+
+def test_an_unexpected_error_names_the_case():
+    def fail(_: object) -> None:
+        raise RuntimeError("odd")
+
+    case = RawCase("pat_7", "training", (Path("/secret/image.nii.gz"),), None)
+    with pytest.raises(LabelSetError) as error:
+        list(map_parallel(fail, [(case, frozenset())], 1, "Working"))
+    assert "pat_7" in str(error.value)
+    assert "secret" not in str(error.value)
