@@ -66,4 +66,4 @@ def _coverage(written: Written) -> str:
     sets = describe_label_sets(written.contract).splitlines()
     if len(sets) > 2 * MOST_LINES:
         sets[MOST_LINES:] = [f"  ... ({len(sets) - MOST_LINES} more: nnunet_labelset coverage)"]
-    return "in how many cases each leaf is annotated:\n" + format_table(rows) + "\n".join(sets)
+    return "in how many cases each label is annotated:\n" + format_table(rows) + "\n".join(sets)

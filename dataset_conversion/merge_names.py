@@ -11,6 +11,7 @@ from itertools import combinations
 
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.merge import InputDataset, ways_to_write
+from nnunet_labelset.dataset_conversion.sources.manifest import check_label
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import some
 
@@ -42,6 +43,8 @@ def rename_labels(datasets: Sequence[InputDataset], options: Sequence[str]) -> N
             raise LabelSetError(
                 f"--label {option}: {dataset.given} has no such label{did_you_mean(label, known)}"
             )
+        for name in names:
+            check_label(name, f"--label {option}")
         dataset.names[label] = names
         dataset.renamed.add(label)
 
@@ -78,6 +81,8 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
     Larger ones come first: nnU-Net writes the later ones over them.
     """
     leaves = _common_leaves(datasets)
+    for name in leaves:
+        check_label(name, "the data sets together")
     members: dict[str, LabelSet] = {}
     order: dict[str, int] = {}
     for dataset in datasets:
@@ -96,7 +101,7 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
                 ]
                 raise LabelSetError(
                     f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in {dataset.given}: rename it "
-                    "in one dataset.json, or unite the leaves with --label"
+                    "in one dataset.json, or unite the labels with --label"
                 )
             order.setdefault(
                 region, leaves.index(dataset.names[dataset.contract.leaf_names[value]][0])
@@ -136,19 +141,42 @@ def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: boo
         if united
         else []
     )
+    if not united and len(datasets) > 1:
+        lines.append(
+            "the data sets share no label by name: if two names mean one structure, unite them with "
+            f"--label '{datasets[-1].given}:{datasets[-1].contract.leaf_names[1]}="
+            f"{datasets[0].contract.leaf_names[1]}'"
+        )
     for a, b in combinations(leaves[1:], 2):
-        apart = not any(dataset in having[b] for dataset in having[a])
-        if apart and _nearly_equal(a, b):
+        if any(dataset in having[b] for dataset in having[a]):
+            continue
+        if _nearly_equal(a, b):
             first, second = having[a][0].given, having[b][0].given
             lines.append(
-                f"kept apart, though their names are nearly equal: '{a}' ({first}) and '{b}' ({second}); "
-                f"to unite them: --label '{second}:{b}={a}'"
+                f"kept apart, though their names are nearly equal: '{a}' ({first}) and '{b}' "
+                f"({second}); to unite them: --label '{second}:{b}={a}'"
+            )
+        elif whole := _containing(a, b):
+            part = b if whole == a else a
+            dataset = having[whole][0].given
+            lines.append(
+                f"'{whole}' ({dataset}) and '{part}' ({having[part][0].given}) are different "
+                f"labels: if '{whole}' includes '{part}', say so: "
+                f"--label '{dataset}:{whole}={whole}+{part}'"
             )
     return lines + (
         ["images are links into the data sets that were merged: --copy copies them"]
         if linked
         else []
     )
+
+
+def _containing(a: str, b: str) -> str:
+    """Return the name all words of which the other one has too, as `kidney` and `left_kidney`."""
+    words = {name: set(re.split(r"[\W_]+", name.casefold())) for name in (a, b)}
+    if words[a] < words[b]:
+        return a
+    return b if words[b] < words[a] else ""
 
 
 def _nearly_equal(a: str, b: str) -> bool:

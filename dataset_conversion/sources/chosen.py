@@ -42,7 +42,7 @@ def choose_sources(
             if (manifest.leaves, manifest.channels) != (known[name].leaves, known[name].channels):
                 other = path or f"'{next(iter(manifest.sources))}'"
                 raise LabelSetError(
-                    f"--source {name}: the preset has other leaves or channels than {other}"
+                    f"--source {name}: the preset has other labels or channels than {other}"
                 )
             sources.append(
                 replace(known[name].sources[name], folder=Path(folder).expanduser(), part=part)

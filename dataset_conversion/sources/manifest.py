@@ -237,7 +237,7 @@ def _read_labels(
             )
             if not labels[value]:
                 raise LabelSetError(
-                    f"{labels_where}: empty label-set; name the leaves that such a voxel may be"
+                    f"{labels_where}: empty label-set: name the labels that such a voxel may be"
                 )
     return labels
 
@@ -255,10 +255,10 @@ def leaf_set(names: Any, leaves: tuple[str, ...], where: str) -> LabelSet:
     """Leaf names, one or several, as a set of numbers."""
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise LabelSetError(f"{where}: expected a leaf or a list of leaves, but got {names!r}")
+        raise LabelSetError(f"{where}: expected a label or a list of labels, but got {names!r}")
     for name in names:
         if name not in leaves:
-            raise LabelSetError(f"{where}: unknown leaf '{name}'{did_you_mean(name, leaves)}")
+            raise LabelSetError(f"{where}: unknown label '{name}'{did_you_mean(name, leaves)}")
     return frozenset(leaves.index(name) for name in names)
 
 
@@ -272,7 +272,7 @@ def _read_label_space(content: Mapping[str, Any], leaves: tuple[str, ...], where
     }
     if "regions_class_order" not in content:
         raise LabelSetError(
-            f"{where}: regions_class_order: expected {len(members)} leaves, one for each of {', '.join(members)}"
+            f"{where}: regions_class_order: expected {len(members)} labels, one for each of {', '.join(members)}"
         )
     order = get_texts(content, "regions_class_order", where)
     leaf_set(order, leaves, f"{where}: regions_class_order")

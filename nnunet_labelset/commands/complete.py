@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from nnunet_labelset.commands.options import add_model, add_processes
 from nnunet_labelset.contract.completed import originals
@@ -26,7 +27,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-d", required=True, metavar="ID_OR_NAME", help="data set that the model was trained on"
     )
     add_model(parser)
-    parser.add_argument("-o", required=True, type=int, metavar="ID", help="id of the new data set")
+    parser.add_argument("--new-id", type=int, metavar="ID", help="id of the new data set")
+    parser.add_argument("-o", dest="old_id", type=int, help=argparse.SUPPRESS)  # until 0.4
     parser.add_argument("-n", required=True, metavar="NAME", help="name of the completed data set")
     parser.add_argument(
         "--threshold",
@@ -38,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    new_id = new_dataset_id(args)
     if not 0.5 <= args.threshold <= 1:
         raise LabelSetError(
             f"Expected --threshold to be between 0.5 and 1, but got {args.threshold}"
@@ -46,10 +49,10 @@ def run(args: argparse.Namespace) -> None:
     _, contract = read_dataset(source)
     if contract.regions is not None:
         raise LabelSetError(
-            f"{source.name} has regions: its models tell how likely a region is, not a single leaf"
+            f"{source.name} has regions: its models tell how likely a region is, not a single label"
         )
-    target = dataset_folder(nnunet_folder(RAW), args.o, args.n)
-    check_free(args.o, target.name)
+    target = dataset_folder(nnunet_folder(RAW), new_id, args.n)
+    check_free(new_id, target.name)
     preprocessed = nnunet_folder(PREPROCESSED) / target.name
     model = find_model(source.resolve().name, args.tr, args.p, args.c)
     splits = read_splits(source.resolve().name)
@@ -59,4 +62,14 @@ def run(args: argparse.Namespace) -> None:
     print(
         f"{number} completed case(s) beside the annotated ones in {target}; folds and plans in {preprocessed}"
     )
-    print("\n".join(["next:", *next_commands_with_plans(args.o, args.p, args.c, args.tr)]))
+    print("\n".join(["next:", *next_commands_with_plans(new_id, args.p, args.c, args.tr)]))
+
+
+def new_dataset_id(args: argparse.Namespace) -> int:
+    """Return the id of `--new-id`, or of its old spelling `-o`."""
+    if args.old_id is not None:
+        print("note: -o is now called --new-id", file=sys.stderr)
+    new_id = args.new_id if args.new_id is not None else args.old_id
+    if new_id is None:
+        raise LabelSetError("--new-id is missing: give the id of the new data set")
+    return new_id

@@ -39,8 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_repeatable(parser, "--annotated", "[DATASET=]FILE.csv", annotated)
     complete = "data sets without label-sets in which every label was drawn in every case"
     add_names(parser, "--fully-annotated", "DATASET", complete)
-    label = "rename a label of a data set, or say which leaves it may be; repeatable"
-    add_repeatable(parser, "--label", "DATASET:LABEL=LEAF[+LEAF]", label)
+    label = "rename a label of a data set, or say which labels it may be; repeatable"
+    add_repeatable(parser, "--label", "DATASET:LABEL=NAME[+NAME]", label)
     parser.add_argument(
         "--channels",
         nargs="+",

@@ -112,7 +112,7 @@ COMMAND = [
     "901",
     "-tr",
     "nnUNetTrainerLeafDice",
-    "-o",
+    "--new-id",
     "902",
     "-n",
     "Sure",
@@ -217,7 +217,7 @@ def test_mistakes_are_one_line_and_leave_nothing(
     assert "no model nnUNetTrainerLeafDic__" in fails("-tr", "nnUNetTrainerLeafDic")
     assert "nowhere sure enough" in fails("--threshold", "1")
     assert "between 0.5 and 1" in fails("--threshold", "90")
-    assert "id 901 belongs to" in fails("-o", "901")
+    assert "id 901 belongs to" in fails("--new-id", "901")
     kept = missing.read_bytes()
     missing.unlink()
     assert "no probabilities of 1 case(s) (full_0): train fold(s) 1 with --npz" in fails()
@@ -346,7 +346,7 @@ def test_a_second_round_needs_folds_that_do_not_leak(
         "902",
         "-tr",
         "nnUNetTrainerLeafDice",
-        "-o",
+        "--new-id",
         "903",
         "-n",
         "Twice",
@@ -439,3 +439,26 @@ def test_a_cascade_trains_on_copies(trained: Path) -> None:
         assert copy.read_bytes() == original.read_bytes()
     validation = models / f"{trainer}__nnUNetPlans__3d_cascade_fullres" / "fold_0" / "validation"
     assert (validation / "summary.json").is_file()
+
+
+def test_the_old_spelling_of_the_new_id(trained: Path, capsys: pytest.CaptureFixture) -> None:
+    old = ["-o" if word == "--new-id" else word for word in COMMAND]
+    assert main(old) == 0
+    assert "--new-id" in capsys.readouterr().err
+    assert (trained / "raw" / "Dataset902_Sure" / "dataset.json").is_file()
+    without = [word for word in COMMAND if word not in ("--new-id", "902")]
+    assert main(without) == 1
+    assert "--new-id" in capsys.readouterr().err
+
+
+def test_fractions_in_a_label_map_are_not_rounded(
+    trained: Path, capsys: pytest.CaptureFixture
+) -> None:
+    path = trained / "raw" / tiny.NAME / "labelsTr" / "full_0.nii.gz"
+    image = sitk.ReadImage(str(path))
+    halves = sitk.GetImageFromArray(sitk.GetArrayFromImage(image) * np.float32(0.5))
+    halves.CopyInformation(image)
+    sitk.WriteImage(halves, str(path))
+    assert main(COMMAND) == 1
+    assert "full_0.nii.gz" in capsys.readouterr().err
+    assert not (trained / "raw" / "Dataset902_Sure").exists()

@@ -242,7 +242,7 @@ MISTAKES = {
     ),
     "csv_leaf": (
         ["--source", "atlas={s}", "--annotated", "{s}/leaf.csv"],
-        "line 2: annotated: unknown leaf 'brian'",
+        "line 2: annotated: unknown label 'brian'",
     ),
     "csv_cells": (
         ["--source", "atlas={s}", "--annotated", "{s}/cells.csv"],
@@ -250,7 +250,7 @@ MISTAKES = {
     ),
     "csv_ignore": (
         ["--source", "atlas={s}", "--annotated", "{s}/ignore.csv"],
-        "line 3: annotated: unknown leaf 'ignore'",
+        "line 3: annotated: unknown label 'ignore'",
     ),
     "csv_source": (
         ["--source", "atlas={s}", "--annotated", "{s}/source.csv"],

@@ -232,7 +232,7 @@ def test_a_preset_with_other_leaves_is_one_file(tmp_path, monkeypatch, capsys):
     both = [f"--source={name}={tmp_path / 's'}" for name in ("liver_ct", "atlas")]
     assert convert(tmp_path / "raw", *both, "--overwrite") == 1
     assert (
-        "--source atlas: the preset has other leaves or channels than 'liver_ct'"
+        "--source atlas: the preset has other labels or channels than 'liver_ct'"
         in capsys.readouterr().err
     )
 
@@ -248,7 +248,7 @@ labels.1 = "liver"
 BROKEN = {
     "toml": ("leaves = [", "leaves = ", "not readable as TOML"),
     "key": ("image =", "imgae =", "unknown key 'imgae'; did you mean 'image'?"),
-    "leaf": ('1 = "liver"', '1 = "livre"', "sources.s.labels: 1: unknown leaf 'livre'; did you mean 'liver'?"),
+    "leaf": ('1 = "liver"', '1 = "livre"', "sources.s.labels: 1: unknown label 'livre'; did you mean 'liver'?"),
     "value": ("labels.1", "labels.x", "labels: x: expected values such as"),
     "twice": ("labels.1", "labels.\"1-3 2\"", "value 2 is given twice"),
     "no_case": ("{case}_l", "l", "pattern 'l.nii.gz' has no {case}"),
@@ -259,7 +259,7 @@ BROKEN = {
     "channels": ("leaves", 'channels = ["T1", "T2"]\nleaves', "expected one pattern for each channel: T1, T2"),
     "flag": ("image =", 'replace_nan = "yes"\nimage =', "replace_nan: expected true or false"),
     "empty_set": ('1 = "liver"', "1 = []", "labels: 1: empty label-set"),
-    "type": ('1 = "liver"', "1 = 1", "expected a leaf or a list of leaves, but got 1"),
+    "type": ('1 = "liver"', "1 = 1", "expected a label or a list of labels, but got 1"),
 }  # fmt: skip
 
 
@@ -316,6 +316,6 @@ def test_annotated_leaves_are_listed_as_everywhere(tmp_path):
     assert found == {"a": {1, 2}, "b": {1, 2}, "c": {0, 1, 2, 3}, "d": None}
     table.write_text("case,annotated\na,livr\n")
     with pytest.raises(
-        LabelSetError, match=r"line 2: annotated: unknown leaf 'livr'; did you mean 'liver'\?"
+        LabelSetError, match=r"line 2: annotated: unknown label 'livr'; did you mean 'liver'\?"
     ):
         read_case_list(table, ("background", "liver"))

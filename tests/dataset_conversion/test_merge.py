@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.nnunet.folders import find_dataset
 from tests.helpers.conversion import (
     SHAPE,
@@ -248,3 +248,37 @@ def test_options_that_mend_mistakes(raw):
     assert merge("3", "30", "--prefix", "--channels", "scan") == 0
     assert set(contract_of(raw / "Dataset050_All").cases) == {"Liver_liver_1", "MR_liver_1"}
     assert read_json(raw / "Dataset050_All" / "dataset.json")["channel_names"] == {"0": "scan"}
+
+
+def test_labels_that_share_no_name_are_told_with_the_option_to_type(raw, capsys):
+    write_nnunet(raw, "Dataset040_Kidney", {BACKGROUND: 0, "kidney": 1}, {"k": slabs(1)})
+    sides = {BACKGROUND: 0, "left_kidney": 1, "right_kidney": 2}
+    write_nnunet(raw, "Dataset041_Sides", sides, {"s": slabs(1, 2)})
+    assert merge("40", "41") == 0
+    out = capsys.readouterr().out
+    assert "--label '40:kidney=kidney+left_kidney'" in out
+    assert "share no label" in out
+    renames = ["--label", "41:left_kidney=kidney", "--label", "41:right_kidney=kidney"]
+    assert merge("40", "41", "--overwrite", *renames) == 0
+    assert contract_of(raw / "Dataset050_All").leaf_names == (BACKGROUND, "kidney")
+
+
+@pytest.mark.parametrize("name", ["\ud800", "all", "a;b"])
+def test_labels_that_no_table_could_name(raw, capsys, name):
+    write_nnunet(raw, "Dataset040_Odd", {BACKGROUND: 0, name: 1}, {"k": slabs(1)})
+    assert merge("3", "40") == 1
+    assert repr(name) in capsys.readouterr().err
+    assert not (raw / "Dataset050_All").exists()
+
+
+def test_overwriting_withdraws_what_nnunet_has_preprocessed(raw, monkeypatch):
+    """Its copy of dataset.json would go on declaring the data set that was replaced."""
+    preprocessed = raw.parent / "preprocessed"
+    monkeypatch.setenv("nnUNet_preprocessed", str(preprocessed))
+    assert merge("3", "9") == 0
+    copy = preprocessed / "Dataset050_All" / "dataset.json"
+    content = read_json(raw / "Dataset050_All" / "dataset.json")
+    write_json(copy, content)
+    assert merge("3", "12", "--overwrite") == 0
+    del content["label_sets"]
+    assert read_json(copy) == content

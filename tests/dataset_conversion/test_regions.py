@@ -148,12 +148,12 @@ def test_the_manifest_of_the_documentation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ('regions_class_order = ["edema", "necrosis", "enhancing"]', "", "regions_class_order: expected 3 leaves, one for each of whole tumour, core, enhancing"),
+        ('regions_class_order = ["edema", "necrosis", "enhancing"]', "", "regions_class_order: expected 3 labels, one for each of whole tumour, core, enhancing"),
         ('core = ["necrosis", "enhancing"]', "core = []", "region 'core' has no leaves"),
-        ('core = ["necrosis", "enhancing"]', 'core = "tumor"', "regions.core: unknown leaf 'tumor'"),
+        ('core = ["necrosis", "enhancing"]', 'core = "tumor"', "regions.core: unknown label 'tumor'"),
         ('"whole tumour" = ["edema", "necrosis", "enhancing"]', '"whole tumour" = ["edema", "enhancing"]\nx = "edema"', "to list 4 values"),
         ('order = ["edema", "necrosis"', 'order = ["enhancing", "edema"', "1 is no value of region 'core'"),
-        ('order = ["edema", "necrosis"', 'order = ["oedema", "necrosis"', "unknown leaf 'oedema'; did you mean"),
+        ('order = ["edema", "necrosis"', 'order = ["oedema", "necrosis"', "unknown label 'oedema'; did you mean"),
         ('leaves = ["background",', 'leaves = ["background", "cyst",', "leaf 'cyst' is in no region"),
     ],
 )  # fmt: skip
@@ -171,7 +171,7 @@ def test_mistakes_are_told_before_any_case_is_read(
 
 def test_complete_refuses_regions(raw: Path, capsys: pytest.CaptureFixture) -> None:
     """The probabilities of a region must not be taken for those of a leaf."""
-    assert main(["complete", "-d", "1", "-o", "60", "-n", "Completed"]) == 1
+    assert main(["complete", "-d", "1", "--new-id", "60", "-n", "Completed"]) == 1
     assert (
         "Dataset001_Complete has regions: its models tell how likely a region is"
         in capsys.readouterr().err
