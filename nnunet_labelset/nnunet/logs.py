@@ -61,22 +61,29 @@ def read_fold(folder: Path) -> Curves:
 
 def _read_log(text: str, curves: Curves) -> None:
     epoch = None
-    first = True
     for line in text.splitlines():
         if found := EPOCH.search(line):
+            if epoch is None:
+                _forget_from(int(found[1]), curves)
             epoch = int(found[1])
-            if first:
-                for values in (curves.train_loss, curves.val_loss, curves.pseudo_dice):
-                    for later in [number for number in values if number >= epoch]:
-                        del values[later]
-            first = False
-        elif epoch is not None and (found := LOSS.search(line)):
-            (curves.train_loss if found[1] == "train_loss" else curves.val_loss)[epoch] = _number(
-                found[2]
-            )
-        elif epoch is not None and (found := PSEUDO_DICE.search(line)):
-            of_leaves = map(_number, re.findall(NUMBER, without_numpy(found[1])))
-            curves.pseudo_dice[epoch] = describe(of_leaves).mean
+        elif epoch is not None:
+            _read_line(line, epoch, curves)
+
+
+def _forget_from(epoch: int, curves: Curves) -> None:
+    """A log that starts at this epoch replaces what earlier logs said about it and later ones."""
+    for values in (curves.train_loss, curves.val_loss, curves.pseudo_dice):
+        for later in [number for number in values if number >= epoch]:
+            del values[later]
+
+
+def _read_line(line: str, epoch: int, curves: Curves) -> None:
+    if found := LOSS.search(line):
+        losses = curves.train_loss if found[1] == "train_loss" else curves.val_loss
+        losses[epoch] = _number(found[2])
+    elif found := PSEUDO_DICE.search(line):
+        by_label = map(_number, re.findall(NUMBER, without_numpy(found[1])))
+        curves.pseudo_dice[epoch] = describe(by_label).mean
 
 
 def telling(line: str) -> str | None:
