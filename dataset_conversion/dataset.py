@@ -6,7 +6,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.tables import csv_text
-from nnunet_labelset.nnunet.publish import NOTES, RENAMED, Target, publish, staged
+from nnunet_labelset.nnunet.publish import NOTES, PROVENANCE, RENAMED, Target, publish, staged
 from nnunet_labelset.nnunet.raw import TRAINING, new_dataset_json
 
 
@@ -61,7 +61,10 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
             contract=_contract(plan.labels, good_jobs, results),
             jobs={job.case: job for job in good_jobs},
             skipped=_texts(problems),
-            notes=[(job.case, note) for job in good_jobs for note in results[job.case].notes],
+            notes=[
+                *((job.case, note) for job in good_jobs for note in results[job.case].notes),
+                *_same_images(good_jobs, results),
+            ],
             resumed=resumed,
             kept=[],
         )
@@ -71,12 +74,26 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
         return written
 
 
+def _same_images(
+    jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]
+) -> Iterator[tuple[str, Note]]:
+    """Yield a note for every case whose first image another case has, too."""
+    first_case: dict[str, str] = {}
+    for job in jobs:
+        checksum = results[job.case].checksums[str(job.images[0])]
+        other = first_case.setdefault(checksum, job.case)
+        if other != job.case:
+            yield job.case, Note("the same image as another case", other)
+
+
 def _publish(
     target: Target, written: Written, channels: Sequence[str], results: Mapping[str, CaseResult]
 ) -> list[str]:
     """Write what is about all cases, and publish; returns what was kept of the old data set."""
     jobs = list(written.jobs.values())
     write_notes(target.staging / NOTES, written.notes)
+    rows = [(job.case, *pair) for job in jobs for pair in results[job.case].checksums.items()]
+    write_text(target.staging / PROVENANCE, csv_text(["case", "file", "sha256"], rows))
     num_training = sum(job.part == TRAINING for job in jobs)
     layout = new_dataset_json(target.folder.name, channels, num_training, jobs[0].ending)
     dataset_json = {**layout, **written.contract.to_dataset_json()}

@@ -59,8 +59,12 @@ class CaseJob:
 
 @dataclass
 class CaseResult:
-    """The protocol of the label map that was written (None: the case has none), and remarks."""
+    """The protocol of the label map that was written (None: the case has none), and remarks.
+
+    `checksums` are those of the files that were read (SHA-256), by path.
+    """
 
     protocol: Protocol | None = None
     problems: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    checksums: dict[str, str] = field(default_factory=dict)

@@ -28,8 +28,17 @@ def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[
     result = convert_case(job, folder)
     if result.problems:
         return result, ""
+    result.checksums = {str(path): _checksum(path) for path in job.inputs}
     files = {name: size_of(folder / name) for name in output_names(job, result)}
     return result, _dump({"case": job.case, "fingerprint": stamp, "files": files, "result": result})
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def output_names(job: CaseJob, result: CaseResult) -> list[str]:
@@ -112,11 +121,11 @@ class Records:
 def _result(record: dict[str, Any]) -> CaseResult:
     notes = [Note(*note) for note in record["notes"]]
     if record["protocol"] is None:
-        return CaseResult(None, record["problems"], notes)
+        return CaseResult(None, record["problems"], notes, record["checksums"])
     sets = tuple(frozenset(labels) for labels in record["protocol"]["sets"])
     vouched = frozenset(record["protocol"]["vouched"])
     protocol = Protocol(**{**record["protocol"], "sets": sets, "vouched": vouched})
-    return CaseResult(protocol, record["problems"], notes)
+    return CaseResult(protocol, record["problems"], notes, record["checksums"])
 
 
 def _dump(value: Any) -> str:

@@ -34,6 +34,7 @@ from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, INCOMPLETE, file_ending
 
 JOURNAL = ".records"  # which cases are finished, so that a stopped run can go on
 NOTES = "conversion_notes.csv"
+PROVENANCE = "provenance.csv"  # the files that every case was made from
 RENAMED = "renamed_cases.csv"  # cases that --safe-names has renamed
 # Label maps that a model has completed. Not in labelsTr: if it is there, nnU-Net looks for every
 # case in it when it collects a cross-validation, also for those that are listed in place.
@@ -47,7 +48,7 @@ CASE_FOLDERS = (
     COMPLETED_LABELS,
     COMPLETED_VOXELS,
 )
-OWN_FILES = (DATASET, NOTES, RENAMED, INCOMPLETE, JOURNAL)
+OWN_FILES = (DATASET, NOTES, PROVENANCE, RENAMED, INCOMPLETE, JOURNAL)
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,8 @@ def test_completed_cases_are_not_scored_against(
         folder / "labelsTr"
     ).exists()  # or nnU-Net looks there for the cases that are listed in place
     labels = str(folder / "labelsCompleted")
-    assert main(["evaluate", labels, labels, "-o", str(trained / "scores")]) == 1
+    predictions = shutil.copytree(labels, trained / "predictions")
+    assert main(["evaluate", labels, str(predictions), "-o", str(trained / "scores")]) == 1
     assert "8 case(s) were completed by a model" in capsys.readouterr().err
     dataset = json.loads((trained / "raw" / "Dataset902_Sure" / "dataset.json").read_text())
     refuse_completed(dataset, ["full_0"])

@@ -71,6 +71,7 @@ def test_full_case_folders(tmp_path, capsys):
         "dataset.json",
         "imagesTr",
         "labelsTr",
+        "provenance.csv",
     ]
     assert os.listdir(tmp_path / "raw") == [dataset.name]
     out = capsys.readouterr().out

@@ -315,7 +315,5 @@ def test_annotated_leaves_are_listed_as_everywhere(tmp_path):
     found = {case: row.annotated for (_, case), row in rows.items()}
     assert found == {"a": {1, 2}, "b": {1, 2}, "c": {0, 1, 2, 3}, "d": None}
     table.write_text("case,annotated\na,livr\n")
-    with pytest.raises(
-        LabelSetError, match=r"line 2: annotated: unknown label 'livr'; did you mean 'liver'\?"
-    ):
+    with pytest.raises(LabelSetError, match=r"line 2: annotated: .*'livr'; did you mean 'liver'\?"):
         read_case_list(table, ("background", "liver"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,24 @@ def test_an_unexpected_error_names_the_case():
         list(map_parallel(fail, [(case, frozenset())], 1, "Working"))
     assert "pat_7" in str(error.value)
     assert "secret" not in str(error.value)
+
+
+def test_where_cases_come_from_and_which_are_the_same(tmp_path, capsys):
+    write_cases(tmp_path / "a", "x", "y")
+    write_cases(tmp_path / "b", "z")  # the image of x
+    write_manifest(tmp_path, a='1 = "liver"', b='1 = "liver"')
+    assert convert_mine(tmp_path) == 0
+    with (tmp_path / "raw" / DATASET / "provenance.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["case"], row["file"]) for row in rows} == {
+        (case, str(tmp_path / source / case / name))
+        for case, source in {"x": "a", "y": "a", "z": "b"}.items()
+        for name in ("ct.nii.gz", "label.nii.gz")
+    }
+    for row in rows:
+        content = Path(row["file"]).read_bytes()
+        assert row["sha256"] == hashlib.sha256(content).hexdigest()
+    notes = [line for line in capsys.readouterr().out.splitlines() if "same image" in line]
+    assert len(notes) == 1
+    assert "x" in notes[0]
+    assert "z" in notes[0]
