@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nnunet_labelset.contract import Protocol
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
 from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, TRAINING
+
+if TYPE_CHECKING:  # pydicom is an extra
+    from nnunet_labelset.dataset_conversion.dicom.drawing import DicomCase
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class CaseJob:
     link: bool = False
     ending: str = DEFAULT_ENDING
     notes: tuple[Note, ...] = ()  # what was noticed before any file was read
+    dicom: DicomCase | None = None  # its images and labels, in place of files
 
     @property
     def image_files(self) -> list[str]:
@@ -54,7 +59,8 @@ class CaseJob:
 
     @property
     def inputs(self) -> tuple[Path, ...]:
-        return tuple(path for path in (*self.images, *self.labels, self.mask) if path is not None)
+        files = self.dicom.files if self.dicom is not None else self.images
+        return tuple(path for path in (*files, *self.labels, self.mask) if path is not None)
 
 
 @dataclass

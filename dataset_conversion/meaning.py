@@ -33,10 +33,11 @@ UNLABELLED = 0  # the value of voxels that nobody labelled
 
 class Mask(Enum):
     """What is known about unlabelled voxels: a file tells inside from outside, all are background,
-    or nothing.
+    or nothing. Outside of a body is background; inside it may be background, too.
     """
 
     FILE = "file"
+    BODY = "body"
     LABELLED = "labelled"
     NONE = "none"
 
@@ -133,7 +134,7 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
     inside = outside = known.hidden
     if known.mask_is_complete and (known.is_certain or not by_file):
         inside = BACKGROUND
-    if known.mask_is_complete or by_file:
+    if known.mask_is_complete or protocol.mask in (Mask.FILE, Mask.BODY):
         outside = BACKGROUND
     if UNLABELLED in values:  # the source says what it is
         outside = values[UNLABELLED]

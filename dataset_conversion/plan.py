@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.case_names import CaseNames, Renamed
@@ -18,6 +19,9 @@ from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kin
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TRAINING
+
+if TYPE_CHECKING:  # pydicom is an extra
+    from nnunet_labelset.dataset_conversion.dicom.planning import PlannedCase
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class SourceCase:
     row: Row | None = None
     notes: tuple[Note, ...] = ()
     problems: tuple[str, ...] = ()
+    dicom: PlannedCase | None = None
 
     @property
     def where(self) -> str:
@@ -68,6 +73,7 @@ class Plan:
     jobs: list[CaseJob] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     renamed: list[Renamed] = field(default_factory=list)
+    dicom: list[PlannedCase] = field(default_factory=list)
 
 
 def plan(
@@ -114,6 +120,10 @@ def _plan_source(
             result.problems.append((f"{source.name}/{chosen_name}", str(error)))
             continue
         result.problems += [(name, text) for text in case.problems]
+        if case.dicom is not None:
+            result.dicom.append(case.dicom)
+            if case.problems:  # without image or structures there is nothing more to say
+                continue
         if _is_undeclared(case, options):
             undeclared.append(name)
         try:
@@ -156,6 +166,9 @@ def _check_patterns(sources: Sequence[Source], result: Plan, options: Options) -
 
 
 def _source_cases(source: Source, options: Options) -> Iterator[SourceCase]:
+    if source.dicom is not None:
+        yield from _dicom_cases(source, options)
+        return
     if source.cases is None:
         yield from _cases_in_folder(source)
         return
@@ -194,6 +207,35 @@ def _cases_in_folder(source: Source) -> Iterator[SourceCase]:
         )
 
 
+def _dicom_cases(source: Source, options: Options) -> Iterator[SourceCase]:
+    """Yield DICOM cases; the file of a role is the one that holds it."""
+    try:
+        from nnunet_labelset.dataset_conversion.dicom.planning import plan_cases
+    except ModuleNotFoundError as error:
+        raise LabelSetError(
+            f"{source.folder}: {error.name} is needed: pip install 'nnunet_labelset[dicom]'"
+        ) from None
+    assert source.folder is not None
+    assert source.dicom is not None
+    for name, planned in plan_cases(source.folder, source.dicom, tuple(source.labels)).items():
+        files = {Role(Kind.IMAGE, options.manifest.channels[0]): path for path in planned.images}
+        if planned.dicom is not None and planned.dicom.drawing is not None:
+            drawing = planned.dicom.drawing.path
+            for number, structure in enumerate(source.labels, start=1):
+                if number in planned.dicom.structures:
+                    files[Role(Kind.LABEL, structure)] = drawing
+            if planned.dicom.external:
+                files[MASK] = drawing
+        yield SourceCase(
+            source=source,
+            name=name,
+            files=files,
+            notes=tuple(planned.notes),
+            problems=tuple(planned.problems),
+            dicom=planned,
+        )
+
+
 def _job(name: str, case: SourceCase, options: Options) -> CaseJob:
     source, leaves = case.source, options.manifest.leaves
     where = f"{case.where}: case '{name}'"
@@ -217,6 +259,7 @@ def _job(name: str, case: SourceCase, options: Options) -> CaseJob:
         fully_annotated=_matches(options.fully_annotated, name, source.name),
         link=options.link,
         notes=case.notes + notes,
+        dicom=case.dicom.dicom if case.dicom is not None else None,
     )
 
 
@@ -253,8 +296,14 @@ def _protocol(name: str, case: SourceCase, options: Options) -> SourceProtocol:
         partly=partly,
         absorbs=source.absorbs,
         withheld=options.withhold if is_withheld else frozenset(),
-        mask=Mask.FILE if MASK in case.files else source.mask_kind,
+        mask=_mask_kind(case),
     )
+
+
+def _mask_kind(case: SourceCase) -> Mask:
+    if MASK not in case.files:
+        return case.source.mask_kind
+    return Mask.FILE if case.dicom is None else Mask.BODY
 
 
 def _drawn_structures(case: SourceCase) -> tuple[LabelSet, LabelSet]:
@@ -300,6 +349,8 @@ def _structure_files(
     has_files = any(files.values())
     if case.part != TRAINING and not has_files:
         return ()
+    if case.dicom is not None and not has_files:
+        raise LabelSetError(f"{where}: no structure set or segmentation refers to its image")
     varies = frozenset[int]() if case.is_declared else case.source.varies
     absent = []
     for structure, labels in structures.items():

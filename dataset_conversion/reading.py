@@ -4,8 +4,9 @@ them together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from nnunet_labelset.io.volume import (
     read_voxels,
 )
 
+if TYPE_CHECKING:  # pydicom is an extra
+    from nnunet_labelset.dataset_conversion.dicom.drawing import DicomReader
+
 
 class CaseReader:
     """Reads the files of a job; problems and notes go to `result`, changed images (4D, NaN) to
@@ -31,6 +35,7 @@ class CaseReader:
     def __init__(self, job: CaseJob) -> None:
         self.job, self.result = job, CaseResult(notes=list(job.notes))
         self.changed: set[Path] = set()
+        self.dicom = _dicom_reader(job, self.result.notes)
         self.current: Path | None = (
             None  # the file at work, to be named when something unexpected happens
         )
@@ -39,7 +44,7 @@ class CaseReader:
         """A 3D volume of finite values, or None after noting the problem."""
         self.current = path
         try:
-            array, place = read_voxels(path)
+            array, place = read_voxels(path) if self.dicom is None else self.dicom.image()
             if np.iscomplexobj(array) or place.components != 1:
                 raise LabelSetError(
                     f"{path}: expected one number per voxel, but got colours, vectors or complex ones"
@@ -99,6 +104,8 @@ class CaseReader:
 
     def read_labels(self, reference: Volume | None) -> np.ndarray | None:
         """The values of the label file, or the structures' files painted into one array."""
+        if self.dicom is not None:
+            return self.read_dicom(lambda reader: reader.labels(self.job.overlap))
         painted: np.ndarray | None = None
         for number, path in enumerate(self.job.labels, start=1):
             volume = self.read_volume(path) if path is not None else None
@@ -132,8 +139,19 @@ class CaseReader:
             )
         painted[inside] = number
 
+    def read_dicom(self, read: Callable[[DicomReader], np.ndarray]) -> np.ndarray | None:
+        """Return what `read` draws, or None after noting the problem."""
+        assert self.dicom is not None
+        try:
+            return read(self.dicom)
+        except LabelSetError as error:
+            self.result.problems.append(str(error))
+            return None
+
     def read_mask(self, reference: Volume | None) -> np.ndarray | None:
         assert self.job.mask is not None
+        if self.dicom is not None:
+            return self.read_dicom(lambda reader: reader.mask())
         volume = self.read_volume(self.job.mask)
         if volume is None or not self.check_geometry(volume, self.job.mask, reference):
             return None
@@ -141,6 +159,14 @@ class CaseReader:
         if not mask.any():
             self.result.problems.append(f"{self.job.mask}: the mask is empty")
         return mask
+
+
+def _dicom_reader(job: CaseJob, notes: list[Note]) -> DicomReader | None:
+    if job.dicom is None:
+        return None
+    from nnunet_labelset.dataset_conversion.dicom.drawing import DicomReader
+
+    return DicomReader(job.dicom, notes)
 
 
 def counted(counts: Mapping[int, int]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import ALL
 from nnunet_labelset.dataset_conversion.meaning import Mask
+from nnunet_labelset.dataset_conversion.sources import dicom_rules
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
@@ -34,7 +35,8 @@ from nnunet_labelset.nnunet.raw import TEST, TRAINING
 PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets")))
 SOURCE_KEYS = {
     "like", "description", "folder", "part", "case", "prefix", "image", "label", "mask", "exclude", "cases", "labels",
-    "annotated", "varies", "absorbs", "overlap", "first_volume", "replace_nan",
+    "annotated", "varies", "absorbs", "overlap", "first_volume", "replace_nan", "kind",
+    *dicom_rules.KEYS,
 }  # fmt: skip
 
 
@@ -62,6 +64,7 @@ class Source:
     overlap: bool
     first_volume: bool
     replace_nan: bool
+    dicom: dicom_rules.DicomRules | None = None
 
 
 @dataclass(frozen=True)
@@ -157,9 +160,10 @@ def _read_source(
     where = f"{path}: sources.{name}"
     check_keys(entry, SOURCE_KEYS, where)
     listed = "cases" in entry
-    case = get_regex(entry, "case", where, "[^/]+")
+    dicom = _read_dicom_rules(entry, channels, where)
+    case = "[^/]+" if dicom else get_regex(entry, "case", where, "[^/]+")
     patterns: dict[Role, tuple[str, ...]] = {}
-    if not listed:
+    if not listed and dicom is None:
         image = entry.get("image")
         by_channel = image if isinstance(image, dict) else {channels[0]: image}
         if set(by_channel) != set(channels):
@@ -175,14 +179,18 @@ def _read_source(
         Mask.LABELLED
         if entry.get("mask") == "labelled"
         else Mask.FILE
-        if "mask" in entry
+        if "mask" in entry and dicom is None
         else Mask.NONE
     )
     if mask_kind is Mask.FILE:
         patterns[MASK] = get_patterns(entry, "mask", where)
-    per_structure = any("{structure}" in pattern for pattern in patterns.get(LABEL, ()))
+    per_structure = dicom is not None or any(
+        "{structure}" in pattern for pattern in patterns.get(LABEL, ())
+    )
     labels = _read_labels(get_table(entry, "labels", where), leaves, per_structure, where)
     varies = leaf_set(entry.get("varies", []), leaves, f"{where}: varies")
+    if dicom is not None:  # what was not drawn in a case was not annotated there
+        varies = frozenset().union(*labels.values()) - {0}
     # By default annotators looked for all that they have a label for, but for what varies from case
     # to case.
     annotated = (
@@ -216,7 +224,27 @@ def _read_source(
         overlap=get_choice(entry, "overlap", where, ("error", "last")) == "last",
         first_volume=get_flag(entry, "first_volume", where),
         replace_nan=get_flag(entry, "replace_nan", where),
+        dicom=dicom,
     )
+
+
+def _read_dicom_rules(
+    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dicom_rules.DicomRules | None:
+    """Return the rules of a source of kind "dicom", after checks of keys that it cannot have."""
+    if get_choice(entry, "kind", where, ("files", "dicom")) == "files":
+        stray = sorted(dicom_rules.KEYS & set(entry))
+        if stray:
+            raise LabelSetError(f'{where}: {stray[0]}: only for kind = "dicom"')
+        return None
+    for key in ("image", "label", "cases", "annotated", "varies", "first_volume"):
+        if key in entry:
+            raise LabelSetError(f'{where}: {key}: not for kind = "dicom": remove it')
+    if len(channels) > 1:
+        raise LabelSetError(f'{where}: kind = "dicom" has one channel, but got {len(channels)}')
+    for name in get_table(entry, "labels", where):
+        dicom_rules.compile_regex(name, f"{where}.labels: {name}")
+    return dicom_rules.read_dicom_rules(entry, where)
 
 
 def _read_labels(

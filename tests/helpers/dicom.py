@@ -6,12 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import highdicom
 import numpy as np
+import pydicom
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.sequence import Sequence as Items
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
 
 CT_CLASS = "1.2.840.10008.5.1.4.1.1.2"
+EMPTY = (
+    "PatientBirthDate",
+    "PatientSex",
+    "StudyTime",
+    "StudyID",
+    "AccessionNumber",
+    "ReferringPhysicianName",
+    "PositionReferenceIndicator",
+)
 RTSTRUCT_CLASS = "1.2.840.10008.5.1.4.1.1.481.3"
 
 
@@ -58,6 +69,8 @@ def new_file(path: Path, sop_class: str, scan: Scan, modality: str, series: str)
     content.PatientID = scan.patient
     content.PatientName = "Nobody"
     content.StudyDate = "20200102"
+    for keyword in EMPTY:
+        setattr(content, keyword, "")
     content.StudyInstanceUID = scan.study
     content.SeriesInstanceUID = series
     return content
@@ -172,3 +185,42 @@ def ellipse(scan: Scan, number: float, centre: Sequence[float], radii: Sequence[
     row = centre[0] + radii[0] * np.sin(angle)
     column = centre[1] + radii[1] * np.cos(angle)
     return scan.points(np.column_stack([np.full_like(row, number), row, column]))
+
+
+def write_segmentation(
+    path: Path, folder: Path, segments: Mapping[str, np.ndarray], fractional: bool = False
+) -> Path:
+    """Write a DICOM-SEG for the series in a folder; arrays (slices, rows, columns) by position."""
+    images = [pydicom.dcmread(file) for file in folder.glob("*.dcm")]
+    normal = np.cross(*np.reshape(images[0].ImageOrientationPatient, (2, 3)).astype(float))
+    images.sort(key=lambda image: float(np.dot(normal, image.ImagePositionPatient)))
+    kind = highdicom.seg.SegmentationTypeValues
+    code = highdicom.sr.CodedConcept("123037004", "SCT", "Anatomical Structure")
+    descriptions = [
+        highdicom.seg.SegmentDescription(
+            segment_number=number,
+            segment_label=name,
+            segmented_property_category=code,
+            segmented_property_type=code,
+            algorithm_type=highdicom.seg.SegmentAlgorithmTypeValues.MANUAL,
+        )
+        for number, name in enumerate(segments, start=1)
+    ]
+    array = np.stack(list(segments.values()), axis=-1)
+    content = highdicom.seg.Segmentation(
+        source_images=images,
+        pixel_array=array.astype(np.float32 if fractional else np.uint8),
+        segmentation_type=kind.FRACTIONAL if fractional else kind.BINARY,
+        segment_descriptions=descriptions,
+        series_instance_uid=generate_uid(),
+        series_number=3,
+        sop_instance_uid=generate_uid(),
+        instance_number=1,
+        manufacturer="test",
+        manufacturer_model_name="test",
+        software_versions="1",
+        device_serial_number="1",
+        omit_empty_frames=True,
+    )
+    content.save_as(path)
+    return path

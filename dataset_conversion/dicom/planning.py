@@ -1,0 +1,270 @@
+"""From an index of DICOM files to cases: which image, which structure set, which ROI is a label."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nnunet_labelset.dataset_conversion.dicom.drawing import DicomCase
+from nnunet_labelset.dataset_conversion.dicom.index import (
+    NAMING_KEYWORDS,
+    Drawing,
+    DrawingKind,
+    Index,
+    Series,
+    read_index,
+)
+from nnunet_labelset.dataset_conversion.dicom.stack import Stack, sorted_stack
+from nnunet_labelset.dataset_conversion.dicom.structure_set import (
+    EXTERNAL,
+    Roi,
+    read_structure_set,
+)
+from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.sources.dicom_rules import (
+    DicomRules,
+    SeveralRois,
+    SeveralSets,
+)
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.text import some
+
+UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]+")
+
+
+@dataclass
+class PlannedCase:
+    """What is known of a case before pixels and contours are read."""
+
+    images: list[Path] = field(default_factory=list)
+    dicom: DicomCase | None = None
+    unmatched: tuple[str, ...] = ()  # ROI names that are no label
+    several: tuple[str, ...] = ()  # expressions that match several ROIs
+    notes: list[Note] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def plan_cases(
+    folder: Path, rules: DicomRules, structures: Sequence[str]
+) -> dict[str, PlannedCase]:
+    """Return the cases below a folder. `structures` are regular expressions of ROI names."""
+    index = read_index(folder)
+    patterns = [re.compile(text) for text in structures]
+    drawings = _drawings_by_series(index, rules)
+    chosen = [series for series in index.series.values() if _is_wanted(series, drawings, rules)]
+    cases: dict[str, PlannedCase] = {}
+    for series in chosen:
+        name = case_name(series, rules.case)
+        planned = _plan_case(series, drawings.get(series.uid, []), rules, patterns)
+        if name in cases:
+            first = cases[name]
+            first.problems.append(
+                f"{series.folder}: {series} is case '{name}' too: choose a series "
+                f'(series = "REGEX"), or name cases apart, e.g. case = '
+                '"{PatientID}_{StudyDate}"'
+            )
+            continue
+        planned.problems += _unreadable(index, series)
+        cases[name] = planned
+    for drawing in _stray(index, drawings):
+        where = case_name(drawing, rules.case)
+        problem = f"{drawing.path}: refers to images that are not below {folder}" + (
+            ": if UIDs were replaced, 'match = \"folder\"' pairs it with the series beside it"
+        )
+        cases.setdefault(where, PlannedCase()).problems.append(problem)
+    return dict(sorted(cases.items()))
+
+
+def _is_wanted(series: Series, drawings: Mapping[str, list[Drawing]], rules: DicomRules) -> bool:
+    """Whether a series is a case: those that were drawn on are, if any was in its study."""
+    if not rules.series.search(series.names["SeriesDescription"]):
+        return False
+    if series.uid in drawings:
+        return True
+    patient = series.names["PatientID"]
+    drawn = [found.names["PatientID"] for group in drawings.values() for found in group]
+    return patient not in drawn and not all(image.localiser for image in series.slices)
+
+
+def _drawings_by_series(index: Index, rules: DicomRules) -> dict[str, list[Drawing]]:
+    """Return the drawings of every series that they refer to."""
+    result: dict[str, list[Drawing]] = {}
+    for drawing in index.drawings:
+        if not rules.structure_set.search(drawing.label):
+            continue
+        for uid in _series_of(drawing, index, rules):
+            result.setdefault(uid, []).append(drawing)
+    return result
+
+
+def _series_of(drawing: Drawing, index: Index, rules: DicomRules) -> list[str]:
+    if rules.match_by_folder:
+        return [
+            uid
+            for uid, series in index.series.items()
+            if series.folder in (drawing.path.parent, *drawing.path.parent.parents[:1])
+        ]
+    named = [uid for uid in drawing.series if uid in index.series]
+    if named:
+        return named
+    return [
+        uid
+        for uid, series in index.series.items()
+        if any(image.uid in drawing.slices for image in series.slices)
+    ]
+
+
+def _stray(index: Index, drawings: Mapping[str, list[Drawing]]) -> Iterable[Drawing]:
+    used = {drawing.path for group in drawings.values() for drawing in group}
+    labels = {drawing.label for group in drawings.values() for drawing in group}
+    for drawing in index.drawings:
+        if drawing.path not in used and (drawing.label in labels or not drawings):
+            yield drawing
+
+
+def _unreadable(index: Index, series: Series) -> list[str]:
+    folders = {image.path.parent for image in series.slices}
+    return [
+        f"{path}: not readable as DICOM: {why}"
+        for path, why in index.unreadable.items()
+        if path.parent in folders
+    ]
+
+
+def case_name(source: Series | Drawing, template: str) -> str:
+    """Return the name of a case: the template with DICOM attributes in it."""
+    for keyword in re.findall(r"\{(\w*)\}", template):
+        if keyword not in NAMING_KEYWORDS:
+            raise LabelSetError(
+                f"case = '{template}': no attribute '{keyword}'"
+                f"{did_you_mean(keyword, NAMING_KEYWORDS)}"
+            )
+    name = UNSAFE.sub("_", template.format_map(source.names)).strip("_.+-")
+    return name or f"unnamed_{source.path.stem}" if isinstance(source, Drawing) else name
+
+
+def _plan_case(
+    series: Series, drawings: Sequence[Drawing], rules: DicomRules, patterns: Sequence[re.Pattern]
+) -> PlannedCase:
+    planned = PlannedCase(images=[series.slices[0].path])
+    try:
+        stack = sorted_stack(series)
+        planned.images = [stack.slices[0].path]
+        _check_regular(stack, series, rules)
+        drawing = _choose(series, drawings, rules)
+        planned.dicom = DicomCase(stack, drawing)
+        if drawing is not None:
+            if not rules.match_by_folder:
+                _check_reference(drawing, series)
+            _add_structures(planned, stack, drawing, rules, patterns)
+    except LabelSetError as error:
+        planned.problems.append(str(error))
+    return planned
+
+
+def _check_regular(stack: Stack, series: Series, rules: DicomRules) -> None:
+    if stack.is_irregular and not rules.resample_irregular:
+        raise LabelSetError(
+            f"{series.folder}: {series}: {stack.describe_gaps()}: add what is missing, or "
+            "'irregular = \"resample\"' makes them equal"
+        )
+
+
+def _choose(series: Series, drawings: Sequence[Drawing], rules: DicomRules) -> Drawing | None:
+    """Return the drawing that counts for an image."""
+    names = some(f"{drawing.path.name} ('{drawing.label}')" for drawing in drawings)
+    several = f"{series.folder}: {len(drawings)} structure sets for one image: {names}"
+    if len(drawings) < 2:
+        return drawings[0] if drawings else None
+    if rules.structure_sets is SeveralSets.APPROVED:
+        drawings = [drawing for drawing in drawings if drawing.approved]
+        if not drawings:
+            raise LabelSetError(f"{several}: none is approved")
+    if rules.structure_sets is SeveralSets.NEWEST:
+        newest = max(drawing.date for drawing in drawings)
+        drawings = [drawing for drawing in drawings if drawing.date == newest and newest]
+    if len(drawings) == 1:
+        return drawings[0]
+    raise LabelSetError(
+        f'{several}: choose with structure_set = "REGEX" of its label, or '
+        'structure_sets = "newest" or "approved"'
+    )
+
+
+def _check_reference(drawing: Drawing, series: Series) -> None:
+    frames = drawing.frames_of_reference
+    if frames and series.frame_of_reference and series.frame_of_reference not in frames:
+        raise LabelSetError(
+            f"{drawing.path}: its frame of reference is not that of the image "
+            f"({series.folder}): it was drawn in other coordinates"
+        )
+
+
+def _add_structures(
+    planned: PlannedCase,
+    stack: Stack,
+    drawing: Drawing,
+    rules: DicomRules,
+    patterns: Sequence[re.Pattern],
+) -> None:
+    """Find the ROIs of every label, and the EXTERNAL one."""
+    rois = _read_rois(drawing)
+    drawn = [roi for roi in rois if roi.is_drawn]
+    external = [roi.name for roi in drawn if roi.interpreted_type == EXTERNAL and roi.contours]
+    structures = {}
+    for number, pattern in enumerate(patterns, start=1):
+        matching = [roi.name for roi in drawn if pattern.search(roi.name)]
+        if matching:
+            structures[number] = tuple(dict.fromkeys(matching))
+        if len(matching) > 1:
+            _tell_several(planned, drawing, rules, pattern, matching)
+    matched = Counter(name for group in structures.values() for name in group)
+    planned.problems += [
+        f"{drawing.path}: ROI '{name}' matches {count} entries of 'labels': make them stricter"
+        for name, count in matched.items()
+        if count > 1
+    ]
+    if not structures:
+        names = some((roi.name for roi in drawn), 10)
+        planned.problems.append(f"{drawing.path}: no ROI matches a label; it has {names or 'none'}")
+    planned.notes += [
+        Note("points or open contours only, not annotated", roi.name)
+        for roi in rois
+        if not roi.is_drawn and any(pattern.search(roi.name) for pattern in patterns)
+    ]
+    known = {*matched, *external}
+    planned.unmatched = tuple(roi.name for roi in drawn if roi.name not in known)
+    planned.dicom = DicomCase(
+        stack=stack,
+        drawing=drawing,
+        structures=structures,
+        external=tuple(external) if rules.use_external else (),
+    )
+
+
+def _tell_several(
+    planned: PlannedCase,
+    drawing: Drawing,
+    rules: DicomRules,
+    pattern: re.Pattern,
+    names: Sequence[str],
+) -> None:
+    planned.several += (pattern.pattern,)
+    if rules.several_rois is SeveralRois.UNION:
+        planned.notes.append(Note("several ROIs united", some(names)))
+        return
+    planned.problems.append(
+        f"{drawing.path}: {len(names)} ROIs match '{pattern.pattern}': {some(names)}: make it "
+        "stricter, or 'several_rois = \"union\"'"
+    )
+
+
+def _read_rois(drawing: Drawing) -> list[Roi]:
+    if drawing.kind is DrawingKind.RTSTRUCT:
+        return read_structure_set(drawing.path)
+    from nnunet_labelset.dataset_conversion.dicom.segmentation import segment_names
+
+    return [Roi(name, "", "") for name in segment_names(drawing.path)]

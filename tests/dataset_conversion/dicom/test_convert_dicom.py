@@ -1,0 +1,292 @@
+"""`convert` from folders of DICOM, as hospitals export them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+
+from tests.helpers.conversion import contract_of, convert, label_sets_of, names, read_array
+from tests.helpers.dicom import (
+    RoiSpec,
+    Scan,
+    ellipse,
+    write_segmentation,
+    write_series,
+    write_structures,
+)
+
+MANIFEST = """
+leaves = ["background", "cord", "parotid_left", "parotid_right"]
+channels = ["CT"]
+
+[sources.clinic]
+kind = "dicom"
+{keys}
+
+[sources.clinic.labels]
+"(?i)^(spinal ?)?cord$" = "cord"
+"(?i)^parotid.*l" = "parotid_left"
+"(?i)^parotid.*r$" = "parotid_right"
+"""
+
+
+def run(tmp_path: Path, *arguments: str, keys: str = "") -> int:
+    manifest = tmp_path / "clinic.toml"
+    manifest.write_text(MANIFEST.replace("{keys}", keys))
+    source = f"clinic={tmp_path / 'dicom'}"
+    return convert(tmp_path, "-m", str(manifest), "--source", source, *arguments)
+
+
+def write_patient(folder: Path, scan: Scan, rois: dict[str, RoiSpec] | None = None) -> Scan:
+    rng = np.random.default_rng(1)
+    array = 2 * rng.integers(-500, 500, scan.shape)
+    write_series(folder / "images" / "deep", array.astype(np.int16), scan)
+    if rois is None:
+        rois = {"Cord": RoiSpec([ellipse(scan, n, (10, 9), (4, 3)) for n in (2, 3, 4)])}
+    write_structures(folder / "RS.dcm", scan, rois)
+    return scan
+
+
+def dataset(tmp_path: Path) -> Path:
+    return tmp_path / "Dataset027_Fetal"
+
+
+def test_absent_is_not_annotated_and_empty_is(tmp_path: Path) -> None:
+    scan = Scan()
+    body = [ellipse(scan, n, (11, 10), (9, 8)) for n in range(8)]
+    rois = {
+        "BODY": RoiSpec(body, interpreted_type="EXTERNAL"),
+        "Spinal Cord": RoiSpec([ellipse(scan, n, (10, 9), (4, 3)) for n in (2, 3, 4)]),
+        "Parotid L": RoiSpec(),
+        "PTV": RoiSpec([ellipse(scan, 2, (10, 9), (4, 3))]),
+    }
+    write_patient(tmp_path / "dicom", scan, rois)
+    assert run(tmp_path) == 0
+    contract = contract_of(dataset(tmp_path))
+    annotated = {name for name, count in contract.coverage(["p1"]).items() if count}
+    assert annotated == {"cord", "parotid_left"}
+    sets = label_sets_of(dataset(tmp_path), "p1")
+    assert sets[3, 10, 9] == {"cord"}
+    assert sets[3, 4, 9] == {"background", "parotid_right"}  # in the body
+    assert sets[3, 0, 0] == {"background"}  # outside of it
+    assert sets[0, 10, 9] == {"background", "parotid_right"}
+
+
+def test_without_body_nothing_is_certainly_background(tmp_path: Path) -> None:
+    write_patient(tmp_path / "dicom", Scan())
+    assert run(tmp_path) == 0
+    sets = label_sets_of(dataset(tmp_path), "p1")
+    assert sets[0, 0, 0] == {"background", "parotid_left", "parotid_right"}
+    assert names(contract_of(dataset(tmp_path)), [1]) == {"cord"}
+
+
+def test_cases_by_attributes(tmp_path: Path) -> None:
+    for patient in ("a b", "c"):
+        write_patient(tmp_path / "dicom" / patient, Scan(patient=patient))
+    assert run(tmp_path, keys='case = "{PatientID}_{StudyDate}"') == 0
+    assert set(contract_of(dataset(tmp_path)).cases) == {"a_b_20200102", "c_20200102"}
+
+
+def test_several_structure_sets(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    scan = write_patient(tmp_path / "dicom", Scan())
+    left = {"Parotid L": RoiSpec([ellipse(scan, 3, (10, 9), (4, 3))])}
+    write_structures(
+        tmp_path / "dicom" / "b.dcm", scan, left, "other", "20210101", approval="APPROVED"
+    )
+    assert run(tmp_path) == 1
+    error = capsys.readouterr().err
+    assert "RS.dcm" in error
+    assert "structure_sets" in error
+    for keys in ('structure_sets = "newest"', 'structure_sets = "approved"'):
+        assert run(tmp_path, "--overwrite", keys=keys) == 0
+        assert (label_sets_of(dataset(tmp_path), "p1") == {"parotid_left"}).any()
+    assert run(tmp_path, "--overwrite", keys='structure_set = "pla"') == 0
+    assert not (label_sets_of(dataset(tmp_path), "p1") == {"parotid_left"}).any()
+
+
+def test_two_rois_of_one_label(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    scan = Scan()
+    rois = {
+        "Parotid L": RoiSpec([ellipse(scan, 3, (6, 6), (3, 3))]),
+        "Parotid L opt": RoiSpec([ellipse(scan, 3, (15, 6), (3, 3))]),
+    }
+    write_patient(tmp_path / "dicom", scan, rois)
+    assert run(tmp_path) == 1
+    assert "Parotid L opt" in capsys.readouterr().err
+    assert run(tmp_path, keys='several_rois = "union"') == 0
+    sets = label_sets_of(dataset(tmp_path), "p1")
+    assert sets[3, 6, 6] == sets[3, 15, 6] == {"parotid_left"}
+
+
+def test_overlap(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    scan = Scan()
+    rois = {
+        "Parotid L": RoiSpec([ellipse(scan, 3, (10, 9), (5, 5))]),
+        "Cord": RoiSpec([ellipse(scan, 3, (10, 9), (3, 3))]),
+    }
+    write_patient(tmp_path / "dicom", scan, rois)
+    assert run(tmp_path) == 1
+    assert "overlap" in capsys.readouterr().err
+    assert run(tmp_path, keys='overlap = "last"') == 0
+    assert label_sets_of(dataset(tmp_path), "p1")[3, 10, 9] == {"parotid_left"}
+
+
+def irregular(folder: Path) -> None:
+    heights = [0.0, 3, 6, 9, 15, 18, 21, 24]
+    write_patient(folder, Scan(patient="bad", heights=heights))
+
+
+def truncated(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    path = folder / "images" / "deep" / "003.dcm"
+    path.write_bytes(path.read_bytes()[:-300])
+
+
+def broken_header(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    path = folder / "images" / "deep" / "001.dcm"
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def two_volumes(folder: Path) -> None:
+    scan = write_patient(folder, Scan(patient="bad"))
+    again = Scan(patient="bad", series=scan.series, frame=scan.frame)
+    write_series(folder / "more", np.zeros(scan.shape, np.int16), again)
+
+
+def mixed_orientation(folder: Path) -> None:
+    scan = write_patient(folder, Scan(patient="bad"))
+    axes = np.array([[0.0, 1, 0], [0, 0, -1], [-1, 0, 0]])
+    other = Scan(patient="bad", series=scan.series, frame=scan.frame, axes=axes)
+    write_series(folder / "more", np.zeros(scan.shape, np.int16), other)
+
+
+def other_frame(folder: Path) -> None:
+    scan = write_patient(folder, Scan(patient="bad"))
+    stranger = Scan(patient="bad", series=scan.series, uids=scan.uids)
+    rois = {"Cord": RoiSpec([ellipse(scan, 3, (10, 9), (4, 3))])}
+    write_structures(folder / "RS.dcm", stranger, rois)
+
+
+def other_image(folder: Path) -> None:
+    rois = {"Cord": RoiSpec([ellipse(Scan(origin=(900, 0, 0)), 3, (10, 9), (4, 3))])}
+    write_patient(folder, Scan(patient="bad"), rois)
+
+
+def anonymised(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    rois = {"Cord": RoiSpec([ellipse(Scan(), 3, (10, 9), (4, 3))])}
+    write_structures(folder / "RS.dcm", Scan(patient="bad"), rois)
+
+
+def multiframe(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    path = folder / "images" / "deep" / "003.dcm"
+    content = pydicom.dcmread(path)
+    content.NumberOfFrames = 4
+    content.save_as(path)
+
+
+def two_series(folder: Path) -> None:
+    write_patient(folder / "a", Scan(patient="bad"))
+    write_patient(folder / "b", Scan(patient="bad"))
+
+
+def nothing_matches(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"), {"Lens": RoiSpec()})
+
+
+BAD = {
+    irregular: "irregular",
+    truncated: "003.dcm",
+    broken_header: "001.dcm",
+    two_volumes: "4D",
+    mixed_orientation: "orientation",
+    other_frame: "frame of reference",
+    other_image: "outside",
+    anonymised: "match",
+    multiframe: "multi-frame",
+    two_series: "series",
+    nothing_matches: "Lens",
+}
+
+
+@pytest.mark.parametrize("write_bad", BAD, ids=lambda function: function.__name__)
+def test_bad_cases_are_one_line_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture, write_bad
+) -> None:
+    write_patient(tmp_path / "dicom" / "good", Scan(patient="good"))
+    write_bad(tmp_path / "dicom" / "bad")
+    assert run(tmp_path) == 1
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert len(lines) == 3, lines  # the count, the case, what to do
+    assert BAD[write_bad] in lines[1]
+    assert str(tmp_path / "dicom" / "bad") in lines[1]
+    assert not dataset(tmp_path).exists()
+    assert run(tmp_path, "--skip-bad-cases") == 0
+    assert set(contract_of(dataset(tmp_path)).cases) == {"good"}
+
+
+def test_choices_for_bad_cases(tmp_path: Path) -> None:
+    irregular(tmp_path / "dicom")
+    assert run(tmp_path, keys='irregular = "resample"') == 0
+    labels = read_array(dataset(tmp_path) / "labelsTr" / "bad.nii.gz")
+    assert labels.shape[0] == 9  # 24 mm in steps of 3
+    shutil.rmtree(tmp_path / "dicom")
+    anonymised(tmp_path / "dicom")
+    shutil.copytree(tmp_path / "dicom" / "images" / "deep", tmp_path / "dicom", dirs_exist_ok=True)
+    shutil.rmtree(tmp_path / "dicom" / "images")
+    assert run(tmp_path, "--overwrite", keys='match = "folder"') == 0
+    assert (label_sets_of(dataset(tmp_path), "bad") == {"cord"}).any()
+
+
+def test_duplicates_and_files_that_are_not_dicom(tmp_path: Path) -> None:
+    write_patient(tmp_path / "dicom", Scan())
+    folder = tmp_path / "dicom" / "images" / "deep"
+    shutil.copy(folder / "002.dcm", folder / "copy_of_002.dcm")
+    (folder / "README").write_text("exported on Monday")
+    (folder / "notes.txt").write_text("exported on Monday")
+    assert run(tmp_path) == 0
+    image = read_array(dataset(tmp_path) / "imagesTr" / "p1_0000.nii.gz")
+    assert image.shape == (8, 24, 20)
+
+
+def test_pixels_and_place_agree_with_itk(tmp_path: Path) -> None:
+    import SimpleITK as sitk  # noqa: N813
+
+    write_patient(tmp_path / "dicom", Scan(axes=np.diag([-1.0, -1.0, 1.0])))
+    assert run(tmp_path) == 0
+    reader = sitk.ImageSeriesReader()
+    folder = str(tmp_path / "dicom" / "images" / "deep")
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(folder))
+    expected = reader.Execute()
+    image = sitk.ReadImage(str(dataset(tmp_path) / "imagesTr" / "p1_0000.nii.gz"))
+    assert np.allclose(image.GetOrigin(), expected.GetOrigin(), atol=1e-3)
+    assert np.allclose(image.GetDirection(), expected.GetDirection(), atol=1e-5)
+    assert np.array_equal(sitk.GetArrayFromImage(image), sitk.GetArrayFromImage(expected))
+
+
+@pytest.mark.parametrize("fractional", [False, True])
+@pytest.mark.parametrize("axes", [np.eye(3), np.diag([-1.0, 1.0, -1.0])])
+def test_segmentations(tmp_path: Path, fractional: bool, axes: np.ndarray) -> None:
+    scan = Scan(axes=axes)
+    cord, parotid = np.zeros((2, *scan.shape))
+    cord[2:5, 3:9, 4:7] = 1.0
+    parotid[4:6, 8:12, 5:15] = 0.7 if fractional else 1.0
+    parotid[6, 8:12, 5:15] = 0.3 if fractional else 0.0
+    folder = tmp_path / "dicom" / "images"
+    write_series(folder, np.zeros(scan.shape, np.int16), scan)
+    write_segmentation(
+        tmp_path / "dicom" / "seg.dcm", folder, {"Cord": cord, "Parotid R": parotid}, fractional
+    )
+    assert run(tmp_path) == 1  # they overlap
+    assert run(tmp_path, keys='overlap = "last"') == 0
+    sets = label_sets_of(dataset(tmp_path), "p1")
+    expected = np.where(parotid > 0.5, 3, np.where(cord > 0.5, 1, 0))
+    assert ((sets == {"cord"}) == (expected == 1)).all()
+    assert ((sets == {"parotid_right"}) == (expected == 3)).all()
+    assert sets[0, 0, 0] == {"background", "parotid_left"}
