@@ -163,7 +163,7 @@ class _Conversion(CaseReader):
                 "(--annotated FILE.csv), or confirm that the rest is background "
                 "(--fully-annotated)"
             )
-        elif share:
+        elif share and self.job.protocol.mask is not Mask.BODY:
             is_background = meaning.inside == BACKGROUND
             what = "taken for background" if is_background else "not annotated"
             self.result.notes.append(

@@ -15,6 +15,7 @@ from nnunet_labelset.dataset_conversion.plan import Options, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
 from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
 from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, leaf_set, presets
+from nnunet_labelset.dataset_conversion.survey import survey
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
@@ -94,6 +95,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="rename cases whose names cannot be file names (blanks, umlauts), listed in "
         "renamed_cases.csv; rows '1' of a case list also mean '001'",
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print which labels are annotated in how many cases and all problems; write nothing",
+    )
     parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and stop")
 
 
@@ -103,6 +109,9 @@ def run(args: argparse.Namespace) -> None:
     rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
     options = read_options(args, manifest)
     jobs = plan(sources, rows, options, {*manifest.sources, *presets()})
+    if args.dry_run:
+        print(survey(jobs))
+        return
     written = write_dataset(Target(folder, args.overwrite), jobs, args.np, args.skip_bad_cases)
     print(closing_words(written, folder))
 

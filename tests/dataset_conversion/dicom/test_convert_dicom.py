@@ -290,3 +290,51 @@ def test_segmentations(tmp_path: Path, fractional: bool, axes: np.ndarray) -> No
     assert ((sets == {"cord"}) == (expected == 1)).all()
     assert ((sets == {"parotid_right"}) == (expected == 3)).all()
     assert sets[0, 0, 0] == {"background", "parotid_left"}
+
+
+def test_dry_run_tells_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for patient in ("a", "b", "c"):
+        scan = Scan(patient=patient)
+        rois = {"Cord": RoiSpec(), "PTV 66": RoiSpec()}
+        if patient == "a":
+            rois["Parotid_L"] = RoiSpec([ellipse(scan, 2, (10, 9), (4, 3))])
+        write_patient(tmp_path / "dicom" / patient, scan, rois)
+    irregular(tmp_path / "dicom" / "bad")
+    assert run(tmp_path, "--dry-run") == 0
+    output = capsys.readouterr().out
+    assert "cord in 3 of 3" in output
+    assert "parotid_left in 1 of 3" in output
+    assert "parotid_right in 0 of 3" in output
+    assert "PTV 66 (3)" in output
+    assert str(tmp_path / "dicom" / "bad") in output
+    assert not dataset(tmp_path).exists()
+
+
+def test_preset(tmp_path: Path) -> None:
+    scan = Scan()
+    rois = {
+        name: RoiSpec([ellipse(scan, number, (10, 9), (4, 3))])
+        for number, name in enumerate(["BrainStem", "Lt Parotid", "PAROTID_R", "Esophagus"])
+    }
+    write_patient(tmp_path / "dicom", scan, rois)
+    assert convert(tmp_path, "--source", f"rtstruct={tmp_path / 'dicom'}") == 0
+    contract = contract_of(dataset(tmp_path))
+    annotated = {name for name, count in contract.coverage(["p1"]).items() if count}
+    assert annotated == {"brainstem", "parotid_left", "parotid_right", "oesophagus"}
+
+
+def test_label_maps_written_as_contours_come_back(tmp_path: Path) -> None:
+    """Outlines along the edges of voxels: the label map is the same, voxel by voxel."""
+    rng = np.random.default_rng(5)
+    scan = Scan(shape=(6, 16, 14))
+    blobs = rng.random((2, *scan.shape)) > 0.5
+    blobs[1] &= ~blobs[0]
+    rois = {}
+    for name, blob in zip(("Cord", "Parotid R"), blobs, strict=True):
+        corners = np.array([[0, -0.5, -0.5], [0, -0.5, 0.5], [0, 0.5, 0.5], [0, 0.5, -0.5]])
+        rois[name] = RoiSpec([scan.points(corners + index) for index in np.argwhere(blob)])
+    write_patient(tmp_path / "dicom", scan, rois)
+    assert run(tmp_path) == 0
+    sets = label_sets_of(dataset(tmp_path), "p1")
+    assert ((sets == {"cord"}) == blobs[0]).all()
+    assert ((sets == {"parotid_right"}) == blobs[1]).all()
