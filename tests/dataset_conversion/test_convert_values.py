@@ -165,12 +165,19 @@ X, XY = fs(0, 4), fs(3, 4)
 UNLABELLED = {  # the second table of docs/manifest.md: leaves drawn -> (inside, outside) by mask
     (1, 2, 3, 4): {
         Mask.FILE: (fs(0), fs(0)),
+        Mask.BODY: (fs(0), fs(0)),
         Mask.LABELLED: (fs(0), fs(0)),
         Mask.NONE: (fs(0), fs(0)),
     },
-    (1, 2, 3): {Mask.FILE: (X, fs(0)), Mask.LABELLED: (X, X), Mask.NONE: (X, X)},
+    (1, 2, 3): {
+        Mask.FILE: (X, fs(0)),
+        Mask.BODY: (X, fs(0)),
+        Mask.LABELLED: (X, X),
+        Mask.NONE: (X, X),
+    },
     (1, 2): {
         Mask.FILE: (XY, fs(0)),
+        Mask.BODY: (XY | {0}, fs(0)),
         Mask.LABELLED: (XY | {0}, XY | {0}),
         Mask.NONE: (XY | {0}, XY | {0}),
     },
