@@ -11,6 +11,7 @@ from nnunet_labelset.report.page import Section, page
 from nnunet_labelset.report.report import Report
 from nnunet_labelset.report.sections import (
     all_scores,
+    answer,
     comparison,
     coverage,
     files,
@@ -26,6 +27,7 @@ from nnunet_labelset.report.sections import (
 # A section is a module with a TITLE and a function `body(report)`, which returns nothing where it
 # has nothing to say.
 SECTIONS = (
+    answer,
     headline,
     all_scores,
     comparison,

@@ -96,13 +96,16 @@ def test_report_is_whole_escaped_offline_and_readable_aloud(made: tuple[Path, st
 def test_the_answer_stands_first(made: tuple[Path, str]) -> None:
     study, html = made
     titles = re.findall('<h2 id="(.*?)-title">', html)
-    assert titles[:3] == ["headline", "all_scores", "comparison"]
+    assert titles[:4] == ["answer", "headline", "all_scores", "comparison"]
+    (sentence,) = re.findall('<ul class="answer"><li>(.*?)</li>', html)
+    assert re.search(r"Dice \+31\.7 \[.*\], higher in 3 of 3 cases, p = 0\.25", sentence)
+    assert sentence.startswith("Nothing can be said about second")  # three cases prove nothing
     found = {row[0]: row[1:] for row in cells(html, "Overview")}
     assert re.fullmatch(r"[\d.]+ \[[\d.]+, [\d.]+\]", found["Dice %"][0])
     # annotated: both parts in a and d, the left one in b, in the third case nothing but a union of
     # both
     results, _ = load_results([str(study / "first"), str(study / "second")])
-    what = "Leaves and unions" if results["first"].unions else "Leaves"
+    what = "Labels and unions" if results["first"].unions else "Labels"
     for column, result in enumerate(results.values()):
         for outcome, word in (
             ("scored", "found"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, Metric
@@ -26,41 +28,14 @@ TITLE = "Overview"
 
 
 def body(report: Report) -> Markup:
-    """One column per method, so that it fits on a phone."""
-    ranks = (
-        {(rank.method, rank.metric): rank for rank in report.compared.ranks}
-        if report.compared
-        else {}
-    )
-    ranked = [metric for metric in report.metrics if any(name == metric.name for _, name in ranks)]
+    """Return a table with one column per method: it fits on a phone."""
+    ranked = _ranked_metrics(report)
     rows = [
-        [header(metric.heading), *_best(list(report.means(metric.name).values()), metric)]
-        for metric in report.metrics
+        *_mean_rows(report),
+        *_rank_rows(report, ranked),
+        [header(KNOWN_WRONG.heading), *_best(_known_wrong(report), KNOWN_WRONG)],
+        *_outcome_rows(report),
     ]
-    for metric in ranked:
-        found = [ranks[method, metric.name] for method in report.methods]
-        words = Markup('{:.2f} <span class="interval">first in {:.0f} %</span>')
-        cells = [
-            number(rank.mean_rank, shown=words.format(rank.mean_rank, 100 * rank.first))
-            for rank in found
-        ]
-        rows.append([header(f"Mean rank by {metric.title}"), *cells])
-    rows.append(
-        [
-            header(KNOWN_WRONG.heading),
-            *_best(_known_wrong(report), KNOWN_WRONG),
-        ]
-    )
-    what = ("Regions" if report.unit == "region" else "Leaves") + (
-        " and unions" if report.first.unions else ""
-    )
-    for outcome, word in (
-        (Outcome.SCORED, "found"),
-        (Outcome.MISSED, "missed"),
-        (Outcome.INVENTED, "invented"),
-    ):
-        counts = (number(_outcomes(report, method, outcome), 0) for method in report.methods)
-        rows.append([header(f"{what} {word}"), *counts])
     stale = Markup("<strong>Scores are out of date:</strong> {}")
     return join(
         [
@@ -76,6 +51,44 @@ def body(report: Report) -> Markup:
             _ranks(report, ranked),
         ]
     )
+
+
+def _mean_rows(report: Report) -> Iterator[list[Cell]]:
+    for metric in report.metrics:
+        means = list(report.means(metric.name).values())
+        yield [header(metric.heading), *_best(means, metric)]
+
+
+def _ranked_metrics(report: Report) -> list[Metric]:
+    ranks = report.compared.ranks if report.compared else ()
+    names = {rank.metric for rank in ranks}
+    return [metric for metric in report.metrics if metric.name in names]
+
+
+def _rank_rows(report: Report, ranked: list[Metric]) -> Iterator[list[Cell]]:
+    words = Markup('{:.2f} <span class="interval">first in {:.0f} %</span>')
+    ranks = report.compared.ranks if report.compared else ()
+    for metric in ranked:
+        by_method = {rank.method: rank for rank in ranks if rank.metric == metric.name}
+        cells = []
+        for method in report.methods:
+            rank = by_method[method]
+            shown = words.format(rank.mean_rank, 100 * rank.first)
+            cells.append(number(rank.mean_rank, shown=shown))
+        yield [header(f"Mean rank by {metric.title}"), *cells]
+
+
+def _outcome_rows(report: Report) -> Iterator[list[Cell]]:
+    structures = "Regions" if report.unit == "region" else "Labels"
+    if report.first.unions:
+        structures += " and unions"
+    for outcome, word in (
+        (Outcome.SCORED, "found"),
+        (Outcome.MISSED, "missed"),
+        (Outcome.INVENTED, "invented"),
+    ):
+        counts = [number(_outcomes(report, method, outcome), 0) for method in report.methods]
+        yield [header(f"{structures} {word}"), *counts]
 
 
 def _best(found: list[Description], metric: Metric) -> list[Cell]:
