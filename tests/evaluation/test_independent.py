@@ -48,6 +48,7 @@ def squeezed(array):
     return {place: int(value) for place, value in np.ndenumerate(flat)}
 
 
+@pytest.mark.slow  # half a minute of loops
 def test_random_cases():
     rng = np.random.default_rng(20)
     contract = Contract(NAMES, PROTOCOLS, {}, True)
