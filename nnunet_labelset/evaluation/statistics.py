@@ -81,7 +81,8 @@ def mean_interval(
         return mean - reach, mean + reach
     scale = float(np.abs(away).max()) or 1.0
     drawn = _resamples(n) @ (away / scale).astype(np.float32)  # (RESAMPLES,)
-    drawn = drawn / (_resamples(n) @ sizes.astype(np.float32))
+    if clusters is not None:
+        drawn = drawn / (_resamples(n) @ sizes.astype(np.float32))
     # 0 is the mean itself, which few values hit so often that rounding must not decide its side.
     drawn = np.round(drawn, 5)
     bias = scipy.special.ndtri((np.mean(drawn < 0) + np.mean(drawn <= 0)) / 2)
