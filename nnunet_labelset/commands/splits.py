@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from nnunet_labelset.contract.completed import COMPLETED
 from nnunet_labelset.datasets.folds import (
     SEED,
     Split,
+    Subject,
     always_trained,
     k_folds,
     random_splits,
@@ -23,11 +25,15 @@ from nnunet_labelset.datasets.folds import (
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import case_files, read_json, write_json
+from nnunet_labelset.io.lock import locked
 from nnunet_labelset.io.tables import column_of_cases
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
+from nnunet_labelset.nnunet.models import trained_networks
 from nnunet_labelset.nnunet.names import PREPROCESSED, REFERENCES, SPLITS, TRAINED, VALIDATED
 from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
+
+DEFAULT_FRACTION = 0.1  # of the cases, validated by each random split
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,61 +75,95 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    _check_options(args)
+    target = nnunet_folder(PREPROCESSED)
+    folder, contract, cases = _training_cases(args.d)
+    target = target / folder.resolve().name / SPLITS
+    with locked(folder.resolve()):
+        cases = _without_excluded(cases, args.exclude)
+        named = _named_subjects(args, cases)
+        subjects = subjects_of(contract, cases, named)
+        splits = _new_splits(args, subjects)
+        networks = trained_networks(folder.resolve().name) if target.is_file() else []
+        is_written = _write(target, splits, args.overwrite)
+    state = "wrote" if is_written else "unchanged:"
+    print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
+    _print_splits(splits, contract)
+    notes = _notes(contract, cases, named, subjects, networks if is_written else [])
+    print("".join(f"note: {note}\n" for note in notes), end="")
+
+
+def _check_options(args: argparse.Namespace) -> None:
     if args.table and not args.subject:
         raise LabelSetError("--table needs --subject COLUMN: the column that names the subject")
     if args.val_fraction is not None and args.random is None:
         raise LabelSetError(
             "--val-fraction needs --random N: folds of a cross-validation have a fixed size"
         )
-    target = nnunet_folder(PREPROCESSED)
-    folder, contract, cases = _training_cases(args.d)
-    for case in args.exclude:
+
+
+def _without_excluded(cases: list[str], excluded: list[str]) -> list[str]:
+    for case in excluded:
         if case not in cases:
             raise LabelSetError(
                 f"--exclude {case}: no training case of this name{did_you_mean(case, cases)}"
             )
-    cases = [case for case in cases if case not in args.exclude]
-    target = target / folder.resolve().name / SPLITS
-    subject = None
-    if args.subject:
-        subject = (
-            column_of_cases(args.table, args.subject, cases)
-            if args.table
-            else read_subjects(args.subject, cases)
-        )
-    subjects = subjects_of(contract, cases, subject)
-    single = [case for case in cases if subject is not None and case not in subject]
+    return [case for case in cases if case not in excluded]
+
+
+def _named_subjects(args: argparse.Namespace, cases: list[str]) -> dict[str, str] | None:
+    """Return the subjects that --subject names, by case; None without it."""
+    if not args.subject:
+        return None
+    if args.table:
+        return column_of_cases(args.table, args.subject, cases)
+    return read_subjects(args.subject, cases)
+
+
+def _new_splits(args: argparse.Namespace, subjects: list[Subject]) -> list[Split]:
     if args.random is None:
-        splits = k_folds(subjects, args.k, args.seed)
-    else:
-        splits = random_splits(
-            subjects,
-            args.random,
-            0.1 if args.val_fraction is None else args.val_fraction,
-            args.seed,
-        )
-    state = "wrote" if _write(target, splits, args.overwrite) else "unchanged:"
-    print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
+        return k_folds(subjects, args.k, args.seed)
+    fraction = DEFAULT_FRACTION if args.val_fraction is None else args.val_fraction
+    return random_splits(subjects, args.random, fraction, args.seed)
+
+
+def _print_splits(splits: list[Split], contract: Contract) -> None:
     for number, split in enumerate(splits):
         protocols = Counter(contract.protocol_name(case) for case in split[VALIDATED])
-        shown = some(
-            (f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]), 8
-        )
+        counts = [f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]]
         print(
-            f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val ({shown})"
+            f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val "
+            f"({some(counts, 8)})"
         )
-    if single:
-        print(f"note: {some(single)}: no subject is named by --subject, so each is one of its own")
-    annotating = Counter(leaf for each in subjects for leaf in each.leaves)
+
+
+def _notes(
+    contract: Contract,
+    cases: list[str],
+    named: dict[str, str] | None,
+    subjects: list[Subject],
+    networks: list[str],
+) -> Iterator[str]:
+    """Yield what a user should know about the new splits."""
+    unnamed = [case for case in cases if named is not None and case not in named]
+    if unnamed:
+        yield f"{some(unnamed)}: --subject names no subject, so each case is its own subject"
+    annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)
     for alone in always_trained(subjects):
-        which = some(
-            leaf for leaf in contract.leaf_names if leaf in alone.leaves and annotating[leaf] == 1
+        labels = some(leaf for leaf in contract.leaf_names if _is_only(leaf, alone, annotating))
+        yield f"{some(alone.cases)} is in no validation: no other case annotates {labels}"
+    never = [leaf for leaf in contract.leaf_names[1:] if not annotating[leaf]]
+    if never:
+        yield f"{some(never)}: no case annotates it completely, so the splits do not balance it"
+    if networks:
+        yield (
+            f"trained with the replaced splits: {some(networks, 20)}: train these again; "
+            f"validating them on the new folds would score them on their own training cases"
         )
-        print(f"note: {some(alone.cases)} is in no validation: nobody else annotates {which}")
-    if never := [leaf for leaf in contract.leaf_names[1:] if not annotating[leaf]]:
-        print(
-            f"note: {some(never)}: no case annotates it completely, so that the splits take no account of it"
-        )
+
+
+def _is_only(leaf: str, subject: Subject, annotating: Counter[str]) -> bool:
+    return leaf in subject.leaves and annotating[leaf] == 1
 
 
 def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:

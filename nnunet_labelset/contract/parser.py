@@ -6,7 +6,7 @@ One mistake does not hide the others: what is wrong is told and left out, the re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -75,113 +75,166 @@ def parse_labels(
 
 
 def _parse_values(parsed: Parsed, values: Mapping[str, Any], where: str) -> None:
-    """Names of 0, 1, 2, ..., the last of which may be `ignore`."""
+    """Read the names of 0, 1, 2, ..., the last of which may be `ignore`."""
+    problem = next(_value_problems(values, where), None)
+    if problem is not None:
+        parsed.wrong(problem)
+        return
+    by_value = sorted(values, key=lambda name: values[name])
+    parsed.leaf_names = tuple(str(name) for name in by_value if name != IGNORE)
+    parsed.has_ignore = IGNORE in values
+
+
+def _value_problems(values: Mapping[str, Any], where: str) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int):
-            parsed.wrong(
-                f"Expected the value of label '{name}' to be an integer, but got {value!r}"
-            )
-            return
+            yield f"Expected the value of label '{name}' to be an integer, but got {value!r}"
+    yield from _name_problems(values)
     by_value = sorted(values, key=lambda name: values[name])
-    found = [values[name] for name in by_value]
-    if found != list(range(len(found))):
-        parsed.wrong(
-            f"Expected the values of {where} to be 0, 1, 2, ... without gaps, but got {_short(found)}"
+    numbers = [values[name] for name in by_value]
+    if numbers != list(range(len(numbers))):
+        yield (
+            f"Expected the values of {where} to be 0, 1, 2, ... without gaps, but got "
+            f"{_short(numbers)}"
         )
-    elif IGNORE in values and by_value[-1] != IGNORE:
-        parsed.wrong(f"Expected '{IGNORE}' to have the highest value, but '{by_value[-1]}' has")
-    elif len(by_value) - (IGNORE in values) < 2:
-        parsed.wrong(
-            f"Expected at least two leaves (background and one more), but got {len(by_value)}"
-        )
-    else:
-        parsed.leaf_names = tuple(str(name) for name in by_value if name != IGNORE)
-        parsed.has_ignore = IGNORE in values
+    if IGNORE in values and by_value[-1] != IGNORE:
+        yield f"Expected '{IGNORE}' to have the highest value, but '{by_value[-1]}' has"
+    if len(by_value) - (IGNORE in values) < 2:
+        yield f"Expected at least two labels (background and one more), but got {len(by_value)}"
+
+
+def _name_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in values.items():
+        text = str(name)
+        if not text.strip():
+            yield f"label {value} has an empty name: give it one"
+        if text.lower() == "all":
+            yield f"label '{text}': this word means every label in tables: rename it"
+        if any(0xD800 <= ord(character) < 0xE000 for character in text):
+            yield f"label {text!r} holds half of a character (a lone surrogate): rename it"
 
 
 def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order: Any) -> None:
-    """`labels` holds background, regions and `ignore`; `leaves` names the values that regions are
-    made of.
+    """Read `labels` with background, regions and `ignore`; `leaves` names the values that regions
+    are made of.
     """
     if not isinstance(leaves, Mapping) or IGNORE in leaves:
         parsed.wrong(
-            f"Expected {BLOCK}.leaves to be an object of leaf name -> value without '{IGNORE}', as {{...}}"
+            f"Expected {BLOCK}.leaves to be an object of leaf name -> value without '{IGNORE}', "
+            f"as {{...}}"
         )
         return
     named = Parsed()
     _parse_values(named, leaves, f"{BLOCK}.leaves")
+    parsed.problems += named.problems
     if named.problems:
-        parsed.problems += named.problems
         return
     names = named.leaf_names
+    regions = {}
     if not _same(labels.get("background"), 0):  # nnU-Net stops at it, deep inside
         parsed.wrong(
             f"Expected 'labels' to declare 'background' as 0, but got {labels.get('background')!r}"
         )
-    regions: dict[str, LabelSet] = {}
     for name, value in labels.items():
         members = list(value) if isinstance(value, (list, tuple)) else [value]
-        unknown = [
-            v
-            for v in members
-            if isinstance(v, bool) or not isinstance(v, int) or not 0 <= v < len(names)
-        ]
-        if name == IGNORE:
-            if not _same(value, len(names)):
-                parsed.wrong(
-                    f"Expected '{IGNORE}' to be {len(names)}, one more than the last leaf, but got {value!r}"
-                )
-        elif not members:
-            parsed.wrong(f"region '{name}' has no leaves: list their values, or remove it")
-        elif unknown:
-            parsed.wrong(
-                f"region '{name}': {_short(unknown)} is no value of {BLOCK}.leaves (0..{len(names) - 1})"
-            )
-        elif 0 in members and len(members) > 1:
-            parsed.wrong(
-                f"region '{name}' holds {names[0]} (0), which a segmentation would not show then: take 0 out"
-            )
-        elif len(set(members)) < len(members) and not _one_label(value):
-            parsed.wrong(f"region '{name}' lists a value twice: {_short(members)}")
-        elif name in names and set(members) != {names.index(name)}:
-            parsed.wrong(
-                f"'{name}' is the name of a leaf and of another region: rename one of them"
-            )
-        elif members != [0]:
+        problem = next(_region_problems(str(name), value, members, names), None)
+        if problem is not None:
+            parsed.wrong(problem)
+        elif name != IGNORE and members != [0]:
             regions[str(name)] = frozenset(members)
-    for leaf in range(1, len(names)):
-        if not parsed.problems and not any(leaf in members for members in regions.values()):
-            parsed.wrong(
-                f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add it to one"
+    if not parsed.problems:
+        parsed.problems += _unused_leaves(names, regions)
+    parsed.problems += _hidden_regions(regions)
+    if not parsed.problems:
+        parsed.problems += _plain_labels(labels, regions)
+    parsed.problems += _order_problems(labels, regions, order)
+    if not parsed.problems:
+        parsed.leaf_names = names
+        parsed.has_ignore = IGNORE in labels
+        parsed.regions = regions
+        parsed.regions_class_order = tuple(order)
+
+
+def _region_problems(
+    name: str, value: Any, members: list[Any], names: tuple[str, ...]
+) -> Iterator[str]:
+    """Yield what is wrong with one entry of `labels`; only the first problem counts."""
+    if name == IGNORE:
+        if not _same(value, len(names)):
+            yield (
+                f"Expected '{IGNORE}' to be {len(names)}, one more than the last leaf, but got "
+                f"{value!r}"
             )
+        return
+    if not members:
+        yield f"region '{name}' has no leaves: list their values, or remove it"
+    unknown = [member for member in members if not _is_value(member, len(names))]
+    if unknown:
+        yield (
+            f"region '{name}': {_short(unknown)} is no value of {BLOCK}.leaves "
+            f"(0..{len(names) - 1})"
+        )
+    if 0 in members and len(members) > 1:
+        yield (
+            f"region '{name}' holds {names[0]} (0), which a segmentation would not show then: take "
+            f"0 out"
+        )
+    if len(set(members)) < len(members) and not _one_label(value):
+        yield f"region '{name}' lists a value twice: {_short(members)}"
+    if name in names and set(members) != {names.index(name)}:
+        yield f"'{name}' is the name of a leaf and of another region: rename one of them"
+
+
+def _is_value(member: Any, number: int) -> bool:
+    return type(member) is int and 0 <= member < number
+
+
+def _unused_leaves(names: tuple[str, ...], regions: Mapping[str, LabelSet]) -> Iterator[str]:
+    used = frozenset().union(*regions.values())
+    for leaf in range(1, len(names)):
+        if leaf not in used:
+            yield (
+                f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add "
+                f"it to one"
+            )
+
+
+def _hidden_regions(regions: Mapping[str, LabelSet]) -> Iterator[str]:
     for first, later in combinations(regions, 2):
         if regions[first] <= regions[later]:  # nnU-Net writes the regions in this order
-            parsed.wrong(
-                f"region '{later}' holds all of '{first}' and is written over it, so that no segmentation shows "
-                f"'{first}': list '{later}' before it in 'labels' and regions_class_order, or remove one of them"
+            yield (
+                f"region '{later}' holds all of '{first}' and is written over it, so that no "
+                f"segmentation shows '{first}': list '{later}' before it in 'labels' and "
+                f"regions_class_order, or remove one of them"
             )
-    several = any(len(members) > 1 for members in regions.values())
-    if not parsed.problems and not several and not any(map(_one_label, labels.values())):
-        parsed.wrong(
-            f"no label is a region of several leaves: use plain labels and {BLOCK}.version {VERSION}"
+
+
+def _plain_labels(labels: Mapping[str, Any], regions: Mapping[str, LabelSet]) -> Iterator[str]:
+    has_regions = any(len(members) > 1 for members in regions.values())
+    if not has_regions and not any(map(_one_label, labels.values())):
+        yield (
+            f"no label is a region of several leaves: use plain labels and {BLOCK}.version "
+            f"{VERSION}"
         )
-    declared = [
-        str(name) for name, value in labels.items() if name != IGNORE and value not in (0, [0])
-    ]
+
+
+def _order_problems(
+    labels: Mapping[str, Any], regions: Mapping[str, LabelSet], order: Any
+) -> Iterator[str]:
+    foreground = {name: value for name, value in labels.items() if value not in (0, [0])}
+    declared = [str(name) for name in foreground if name != IGNORE]
     if not isinstance(order, (list, tuple)) or len(order) != len(declared):
-        parsed.wrong(
-            f"Expected 'regions_class_order' in dataset.json to list {len(declared)} values, one for every region "
-            f"({', '.join(declared)}), but got {order!r}"
+        yield (
+            f"Expected 'regions_class_order' in dataset.json to list {len(declared)} values, one "
+            f"for every region ({', '.join(declared)}), but got {order!r}"
         )
-    else:
-        for value, name in zip(order, declared, strict=True):
-            if name in regions and (type(value) is not int or value not in regions[name]):
-                parsed.wrong(
-                    f"regions_class_order: {value!r} is no value of region '{name}' ({_short(regions[name])})"
-                )
-    if not parsed.problems:
-        parsed.leaf_names, parsed.has_ignore = names, IGNORE in labels
-        parsed.regions, parsed.regions_class_order = regions, tuple(order)
+        return
+    for value, name in zip(order, declared, strict=True):
+        if name in regions and (type(value) is not int or value not in regions[name]):
+            yield (
+                f"regions_class_order: {value!r} is no value of region '{name}' "
+                f"({_short(regions[name])})"
+            )
 
 
 def _one_label(value: Any) -> bool:

@@ -136,7 +136,8 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
     if not lines:
         return ""
     heading = (
-        "Not drawn one by one, and counted above only where the protocol vouches for a leaf:\n"
+        "Where a label was not drawn separately, its voxels cannot be told from others. Such a "
+        "label is not counted above,\nunless the protocol states that it was drawn:\n"
     )
     if most is not None and len(lines) > most:
         lines[most:] = [f"  ... {len(lines) - most} more: -o FILE writes all of them\n"]

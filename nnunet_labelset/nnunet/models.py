@@ -4,6 +4,7 @@ with.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,16 @@ def trained_folds(checkpoints: Iterable[Path]) -> dict[str, Path]:
     """The last checkpoints of a model by fold."""
     found = sorted(path for path in checkpoints if path.name == names.FINAL_CHECKPOINT)
     return {path.parent.name.removeprefix(names.fold_name("")): path for path in found}
+
+
+def trained_networks(dataset_name: str) -> list[str]:
+    """Return the networks of a data set that have a checkpoint, as `MODEL fold N`."""
+    root = os.environ.get(names.RESULTS)
+    if not root:
+        return []
+    pattern = f"{names.model_name('*', '*', '*')}/{names.fold_name('*')}/checkpoint_*.pth"
+    folds = {path.parent for path in Path(root, dataset_name).glob(pattern)}
+    return sorted(f"{fold.parent.name} {fold.name.replace('_', ' ')}" for fold in folds)
 
 
 def reader_of(model: Path) -> Any:

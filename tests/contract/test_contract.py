@@ -435,3 +435,10 @@ def test_background_that_may_be_every_leaf_leaves_none_annotated():
     assert contract.coverage() == {"background": 1, "liver": 1}
     assert contract.annotated("a") == ()
     assert contract.is_fully_annotated("b")
+
+
+@pytest.mark.parametrize("name", ["all", "All", "", " ", "liver\ud800"])
+def test_names_that_no_table_or_screen_can_hold(name):
+    with pytest.raises(LabelSetError) as raised:
+        Contract.of_labels({"labels": {"background": 0, "spleen": 1, name: 2}})
+    str(raised.value).encode()

@@ -285,3 +285,21 @@ def test_many_scarce_leaves_are_spread():
         max(len(split["val"]) for split in splits) - min(len(split["val"]) for split in splits)
         <= 10
     )
+
+
+def test_overwrite_names_the_networks_that_were_trained(tmp_path, monkeypatch, capsys):
+    folder = write_dataset(tmp_path / "raw")
+    for variable in ("raw", "preprocessed", "results"):
+        monkeypatch.setenv(f"nnUNet_{variable}", str(tmp_path / variable))
+    assert main(["splits", "-d", "27", "-k", "2"]) == 0
+    model = tmp_path / "results" / folder.name / "nnUNetTrainerLabelSet__nnUNetPlans__3d_fullres"
+    (model / "fold_1").mkdir(parents=True)
+    (model / "fold_0").mkdir()
+    (model / "fold_1" / "checkpoint_latest.pth").touch()
+    assert main(["splits", "-d", "27", "-k", "2"]) == 0
+    assert model.name not in capsys.readouterr().out  # nothing was replaced
+    assert main(["splits", "-d", "27", "-k", "2", "--seed", "7", "--overwrite"]) == 0
+    out = capsys.readouterr().out
+    assert f"{model.name} fold 1" in out
+    assert "fold 0:" in out
+    assert f"{model.name} fold 0" not in out

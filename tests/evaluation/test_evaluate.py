@@ -550,7 +550,7 @@ def test_annotated_from_a_table(tmp_path, capsys):
         "basic",
     ]
     table.write_text("case,annotated\na,all\nb,white_mater\n")
-    assert "case 'b': unknown leaf 'white_mater'; did you mean 'white_matter'?" in error_of(
+    assert "case 'b': unknown label 'white_mater'; did you mean 'white_matter'?" in error_of(
         capsys, arguments, "--annotated", table
     )
     table.write_text("case,protocol\na,fll\n")
@@ -583,9 +583,7 @@ def test_what_a_table_does_not_list_is_not_scored(tmp_path):
 
 
 def test_annotated_from_a_table_needs_no_contract(tmp_path):
-    """Labels in any order, no label_sets, and `ignore`: hidden leaves where some are not listed,
-    anything otherwise.
-    """
+    """Labels in any order, no label_sets, and `ignore`, which stays "anything"."""
     arrays = {"a": row(0, 1, 4, 0), "b": row(0, 1, 4, 0)}
     arguments = setup(tmp_path, arrays, {"a": row(0, 1, 1, 2), "b": row(0, 1, 1, 2)}, {})
     content = {"labels": dict(reversed(LABELS.items())), "file_ending": ".nii.gz"}
@@ -593,7 +591,7 @@ def test_annotated_from_a_table_needs_no_contract(tmp_path):
     (tmp_path / "annotated.csv").write_text("case,annotated\na, ventricles ; white_matter\nb,all\n")
     metrics = evaluate(arguments, "--annotated", tmp_path / "annotated.csv")
     assert metrics["cases"][0]["protocol"] == "white_matter;ventricles"
-    assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [2 / 3, 0, None]
+    assert [scores(metrics)[leaf]["dice"] for leaf in LEAVES] == [1, 0, None]
     assert [scores(metrics, 1)[leaf]["dice"] for leaf in LEAVES] == [1, 0, None]
     assert [scores(metrics, n)["corpus_callosum"]["outcome"] for n in (0, 1)] == [
         "not annotated",
