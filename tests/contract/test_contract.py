@@ -146,7 +146,7 @@ BAD = {
     "'ignore' to have the highest value, but 'brain' has": dataset_json(
         labels={"background": 0, "ignore": 1, "brain": 2}
     ),
-    "at least two leaves": dataset_json(labels={"background": 0, "ignore": 1}),
+    "at least two labels": dataset_json(labels={"background": 0, "ignore": 1}),
     "dataset.json has no 'label_sets' block": {"labels": LABELS},
     "'label_sets' in dataset.json to be an object, but got list": dataset_json(label_sets=[]),
     "label_sets.version to be 1, or 2 for regions, but got 3": block(version=3),

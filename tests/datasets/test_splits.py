@@ -205,7 +205,7 @@ def test_command(tmp_path, monkeypatch, capsys):
     for split in json.loads(file.read_text()):
         assert {"full_1", "full_2"} <= set(split["train"])
     assert (
-        "full_1, full_2 is in no validation: nobody else annotates tumour"
+        "full_1, full_2 is in no validation: no other case annotates tumour"
         in capsys.readouterr().out
     )
     table = tmp_path / "subjects.csv"

@@ -568,7 +568,7 @@ def test_annotated_from_a_table(tmp_path, capsys):
         capsys, arguments, "--annotated", table
     )
     table.write_text("case,leaves\na,all\n")
-    assert "expected the columns 'case' and either" in error_of(
+    assert "expected a column 'annotated'" in error_of(
         capsys, arguments, "--annotated", table
     )
 
