@@ -568,9 +568,7 @@ def test_annotated_from_a_table(tmp_path, capsys):
         capsys, arguments, "--annotated", table
     )
     table.write_text("case,leaves\na,all\n")
-    assert "expected a column 'annotated'" in error_of(
-        capsys, arguments, "--annotated", table
-    )
+    assert "expected a column 'annotated'" in error_of(capsys, arguments, "--annotated", table)
 
 
 def test_what_a_table_does_not_list_is_not_scored(tmp_path):
