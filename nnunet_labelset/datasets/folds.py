@@ -203,7 +203,8 @@ def _random_split(subjects: Sequence[Subject], fraction: float, seed: str) -> Sp
             heappush(waiting, (beyond + 1, index, members))
     if not validation:
         raise LabelSetError(
-            "nothing can be validated: each subject is the only one that annotates some leaf"
+            "nothing can be validated: there is one subject, or each one is the only one that "
+            "annotates some label"
         )
     return _split(subjects, validation)
 
