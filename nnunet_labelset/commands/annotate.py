@@ -5,67 +5,97 @@ already.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_names, add_processes
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.annotated_table import read_annotated
-from nnunet_labelset.datasets.annotate import (
-    BEFORE,
-    Existing,
-    check_values,
-    contract_of,
-    declared_merged,
-    declared_missing,
-    missing_by_table,
+from nnunet_labelset.datasets.annotate.declaration import (
+    Declarations,
+    Kind,
+    Request,
+    check_missing,
+    declared_by_options,
+    declared_by_table,
+    declared_complete,
+    declared_contract,
+)
+from nnunet_labelset.datasets.annotate.history import Undone, settle, undo, write_step
+from nnunet_labelset.datasets.annotate.labelled import (
+    LabelledDataset,
     open_dataset,
     read_all_values,
-    suggestion,
 )
-from nnunet_labelset.datasets.annotate_files import undo, write_block
-from nnunet_labelset.datasets.annotate_masks import find_masks, masked_maps
+from nnunet_labelset.datasets.annotate.masks import apply_masks, written_maps
+from nnunet_labelset.datasets.annotate.remarks import changes, refuse_loss, remarks
+from nnunet_labelset.datasets.annotate.suggestion import suggestion
 from nnunet_labelset.datasets.coverage import coverage_table, format_table, shortened
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
+from nnunet_labelset.io.lock import locked
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.names import dataset_words
 from nnunet_labelset.nnunet.recommendation import next_commands
 
+DECLARING = {
+    Kind.MISSING: (
+        "+",
+        "LABEL",
+        "labels that were not drawn in the cases of the --in that follows; all others were drawn",
+    ),
+    Kind.MERGED: (
+        "+",
+        "LABEL",
+        "labels (or a region) that were drawn as one in the cases of the --in that follows: a "
+        "voxel with the value of one of them may be any of them",
+    ),
+    Kind.SCRIBBLES: (
+        0,
+        None,
+        "in the cases of the --in that follows only strokes or parts were drawn: an unlabelled "
+        "voxel may be anything",
+    ),
+    Kind.SLICES: (
+        1,
+        "FIRST-LAST",
+        "in the cases of the --in that follows only these slices were drawn, counted from 0: what "
+        "is unlabelled elsewhere becomes 'ignore'. Writes new label maps and keeps the old ones",
+    ),
+}
+
 
 class Declare(argparse.Action):
-    """`--missing` and `--merged` in the order in which they were typed: the n-th --in belongs to
+    """Keeps the declaring options in the order in which they were typed: the n-th --in belongs to
     the n-th of them.
     """
 
     def __call__(
         self, parser: object, namespace: argparse.Namespace, values: object, option: object = None
     ) -> None:
-        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), (option, values)])
+        words = values if isinstance(values, list) else []
+        entry = (Kind(str(option)), tuple(words))
+        setattr(namespace, self.dest, [*(getattr(namespace, self.dest) or []), entry])
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "For an nnU-Net data set in which some labels were not drawn in some cases, so that their voxels are 0. "
-        "Writes 'label_sets' in dataset.json (and in nnU-Net's copy of it) and changes nothing else: label maps "
-        "stay, nothing is preprocessed again, unless masks are given. Each call replaces what an earlier one declared."
+        "For an nnU-Net data set in which some labels were not drawn in some cases, leaving their "
+        "voxels 0. Writes 'label_sets' in dataset.json (and in nnU-Net's copy of it) and changes "
+        "nothing else: label maps stay, nothing is preprocessed again, unless masks or slices are "
+        "given. A second call must keep what the first one declared, unless --replace is given."
     )
     add_dataset(parser)
     parser.add_argument(
         "--annotated",
         metavar="FILE",
-        help="table of all training cases: columns case,annotated (such as 'liver;spleen', or 'all'), or case and one "
-        "column for every label with yes or no; comma, semicolon or tab",
+        help="table of all training cases: columns case,annotated (such as 'liver;spleen', or "
+        "'all'), or case and one column for every label with yes or no; comma, semicolon or tab",
     )
-    missing = (
-        "labels that were not drawn in the cases of the --in that follows; all others were drawn"
-    )
-    merged = (
-        "labels (or a region) that were drawn as one in the cases of the --in that follows: a voxel that has the value "
-        "of one of them may be any of them"
-    )
-    for option, text in (("--missing", missing), ("--merged", merged)):
+    for kind, (number, metavar, text) in DECLARING.items():
         parser.add_argument(
-            option, dest="declared", nargs="+", action=Declare, metavar="LABEL", help=text
+            kind.value, dest="declared", nargs=number, action=Declare, metavar=metavar, help=text
         )
     parser.add_argument(
         "--in",
@@ -74,116 +104,174 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="cases",
         metavar="CASE",
-        help="cases, or 'site2_*'",
+        help="case names or glob patterns, e.g. 'site2_*'; patterns match training cases",
     )
+    _add_switches(parser)
     add_names(
         parser, "--leaves", "NAME", "for data sets with regions: the names of the values 1, 2, ..."
     )
+    _add_files(parser)
+    add_processes(parser)
+
+
+def _add_switches(parser: argparse.ArgumentParser) -> None:
+    switches = {
+        "--test": "patterns of --in match test cases, too",
+        "--fully-annotated": "every label was drawn in every case (with --add: in every new case); "
+        "an ignore label keeps nnU-Net's meaning",
+        "--add": "declare more: only the cases that are named change, and keep their gaps",
+        "--replace": "declared cases may lose their declaration",
+        "--suggest": "write a table for --annotated, to be corrected by you",
+        "--undo": "take back the last call: dataset.json and label maps as they were before",
+    }
+    for option, text in switches.items():
+        parser.add_argument(option, action="store_true", help=text)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--fully-annotated",
-        action="store_true",
-        help="every label was drawn in every case; where there is an ignore label, it keeps nnU-Net's meaning",
+        "-o", metavar="FILE", help="table of --suggest (default: DatasetXXX_Name_annotated.csv)"
     )
     parser.add_argument(
-        "--suggest",
-        action="store_true",
-        help="write a table for --annotated, to be corrected by you",
-    )
-    parser.add_argument(
-        "-o", metavar="FILE", help="of --suggest (default: DatasetXXX_Name_annotated.csv)"
+        "--separator", default=",", metavar="CHARACTER", help="of the table of --suggest: , or ;"
     )
     parser.add_argument(
         "--mask",
         type=Path,
         metavar="FOLDER",
-        help="masks (of the brain, of the body) named as the label maps: outside of its mask, a case is background; "
-        "inside, what is unlabelled is one of the missing labels. Writes new label maps and keeps the old ones",
+        help="masks (of the brain, of the body) named as the label maps: outside of its mask, a "
+        "case is background; inside, what is unlabelled is one of the missing labels. Writes new "
+        "label maps and keeps the old ones",
     )
     parser.add_argument(
-        "--undo", action="store_true", help="put the old dataset.json, and label maps, back"
+        "--field-of-view",
+        type=Path,
+        metavar="FOLDER",
+        help="masks of what was looked at, named as the label maps: what is unlabelled outside "
+        "becomes 'ignore'. Writes new label maps and keeps the old ones",
     )
-    add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    declared = args.declared or []
-    chosen = [
-        bool(args.annotated),
-        bool(declared or args.cases),
-        args.fully_annotated,
-        args.suggest,
-        args.undo,
-    ]
-    if sum(chosen) != 1:
-        raise LabelSetError(
-            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, "
-            "--fully-annotated, --suggest or --undo"
-        )
-    if len(declared) != len(args.cases):
-        raise LabelSetError(
-            "every --missing and --merged needs an --in, and the other way round: --missing spleen --in pat_007 "
-            "'site2_*'"
-        )
-    if args.o and not args.suggest:
-        raise LabelSetError("-o is the table of --suggest: it needs --suggest")
-    if args.mask and (args.suggest or args.undo or args.fully_annotated):
-        raise LabelSetError("--mask belongs to --annotated, or to --missing and --in")
+    _check_options(args)
     folder = find_dataset(args.d)
-    if args.undo:
-        print("".join(f"as before: {path}\n" for path in undo(folder)), end="")
-        return
-    data = open_dataset(folder, args.leaves)
-    if args.suggest:
-        _suggest(args, data)
-        return
-    groups: dict[str, list[tuple[list[str], list[str]]]] = {"--missing": [], "--merged": []}
-    for (option, names), cases in zip(declared, args.cases, strict=True):
-        groups[option].append((names, cases))
-    if args.annotated:
-        missing = missing_by_table(
-            data, read_annotated(args.annotated, data.labels), args.annotated
-        )
-    else:
-        missing = declared_missing(data, groups["--missing"])
-    merged = declared_merged(data, groups["--merged"], missing)
+    with locked(folder.resolve()):
+        settled = settle(folder)
+        if settled is not None:
+            print("note: an earlier call was interrupted: it was taken back")
+            _print_undone(settled)
+        if args.undo:
+            if settled is None:
+                _print_undone(undo(folder))
+            return
+        data = open_dataset(folder, args.leaves, args.add or args.suggest)
+        if args.suggest:
+            _suggest(args, data)
+        else:
+            _declare(args, data)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    declares = bool(args.declared or args.cases)
+    chosen = [bool(args.annotated), declares, args.fully_annotated, args.suggest, args.undo]
+    is_declaration = not (args.suggest or args.undo)
+    problems = {
+        "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in "
+        "CASE, --scribbles --in CASE, --slices FIRST-LAST --in CASE, --fully-annotated, --suggest "
+        "or --undo": sum(chosen) != 1,
+        "every --missing, --merged, --scribbles and --slices needs an --in, and vice versa: "
+        "--missing spleen --in pat_007 'site2_*'": len(args.declared or []) != len(args.cases),
+        "-o is the table of --suggest: it needs --suggest": args.o and not args.suggest,
+        "--mask belongs to --annotated, or to --missing and --in": args.mask
+        and (args.fully_annotated or not is_declaration),
+        "--add, --replace, --test and --field-of-view belong to a declaration": not is_declaration
+        and (args.add or args.replace or args.test or args.field_of_view),
+        f"--separator {args.separator!r}: expected , or ;": args.separator not in (",", ";"),
+    }
+    for problem, occurs in problems.items():
+        if occurs:
+            raise LabelSetError(problem)
+
+
+def _declare(args: argparse.Namespace, data: LabelledDataset) -> None:
+    declarations = _declarations(args, data)
     values = read_all_values(data, args.np)
-    notes = check_values(data, missing, values, merged)
-    masks = find_masks(data, args.mask, missing, values) if args.mask else {}
-    contract = contract_of(data, missing, masks, merged)
-    with masked_maps(data, masks, args.np) as new_maps:
-        written = write_block(data, contract, new_maps)
+    check_missing(data, declarations, values)
+    declarations, jobs = apply_masks(data, declarations, values, args.mask, args.field_of_view)
+    contract = declared_contract(data, declarations)
+    if not args.replace:
+        refuse_loss(data, contract)
+    record = {
+        "command": args.typed,
+        "reasons": {case: declaration.reason for case, declaration in declarations.items()},
+    }
+    with written_maps(data, jobs, args.np) as new_maps:
+        written = write_step(data.folder, data.dataset_json, contract, new_maps, record)
+    _print_lines("change: ", changes(data, contract))
+    _print_coverage(data, contract)
+    _print_lines("note: ", remarks(data, contract, declarations, values))
+    _print_lines("wrote ", written)
+    if jobs:
+        _print_masks(declarations, jobs)
+    print(f"'nnunet_labelset annotate -d {args.d} --undo' takes this back")
+    words = dataset_words(data.folder.resolve().name)
+    number = words[0] if words else args.d
+    commands = next_commands(number, contract.leaf_names, preprocessed=len(written) > 1)
+    print("\n".join(["next:", *commands]))
+
+
+def _declarations(args: argparse.Namespace, data: LabelledDataset) -> Declarations:
+    if args.fully_annotated:
+        return declared_complete(data, args.add)
+    if args.annotated:
+        table = read_annotated(args.annotated, data.labels)
+        if table.ignored:
+            print(f"note: {table.path}: ignored columns: {', '.join(table.ignored)}")
+        return declared_by_table(data, table, args.add)
+    requests = [
+        Request(kind, names, tuple(patterns))
+        for (kind, names), patterns in zip(args.declared, args.cases, strict=True)
+    ]
+    return declared_by_options(data, requests, args.add, args.test)
+
+
+def _print_lines(start: str, lines: Iterable[object]) -> None:
+    for line in lines:
+        print(f"{start}{line}")
+
+
+def _print_undone(undone: Undone) -> None:
+    _print_lines("as before: ", undone.files)
+    _print_lines("changed since, kept as: ", undone.corrected)
+
+
+def _print_coverage(data: LabelledDataset, contract: Contract) -> None:
     print("Cases in which each label is annotated:\n")
-    rows, note = shortened(coverage_table(contract, data.training))
+    declared = [case for case in data.training if case in contract.cases]
+    rows, note = shortened(coverage_table(contract, declared))
     print(format_table(rows) + note)
-    print("".join(f"note: {note}\n" for note in notes), end="")
-    print("".join(f"wrote {path}\n" for path in written), end="")
-    if masks:
-        unmasked = [case for case, leaves in missing.items() if leaves and case not in masks]
-        rest = f"; without mask, as before: {some(unmasked)}" if unmasked else ""
-        print(
-            f"wrote {len(masks)} label maps, in which 'ignore' is what nobody drew inside of the mask{rest}"
-        )
-    print(
-        f"the old one is {folder / BEFORE}; 'nnunet_labelset annotate -d {args.d} --undo' puts it back"
-    )
-    words = dataset_words(folder.resolve().name)
-    data_set = words[0] if words else args.d
-    print(
-        "\n".join(
-            ["next:", *next_commands(data_set, contract.leaf_names, preprocessed=len(written) > 1)]
-        )
-    )
 
 
-def _suggest(args: argparse.Namespace, data: Existing) -> None:
+def _print_masks(declarations: Declarations, jobs: Iterable[str]) -> None:
+    written = set(jobs)
+    unmasked = [
+        case
+        for case, declaration in declarations.items()
+        if declaration.missing and case not in written
+    ]
+    others = f"; no mask for {some(unmasked)}: label maps as before" if unmasked else ""
+    print(f"wrote {len(written)} label maps with 'ignore' where nothing was drawn{others}")
+
+
+def _suggest(args: argparse.Namespace, data: LabelledDataset) -> None:
     target = Path(args.o or f"{data.folder.resolve().name}_annotated.csv")
     if target.exists():
         raise LabelSetError(
             f"{target} exists, and may have been corrected: choose another -o, or delete it"
         )
-    write_text(target, suggestion(data, read_all_values(data, args.np)))
+    write_text(target, suggestion(data, read_all_values(data, args.np), args.separator))
     print(
-        f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is not there may have been "
-        f"forgotten, or looked for and not found.\nCorrect it (yes: it was looked for; no: it was not), then:\n"
-        f"nnunet_labelset annotate -d {args.d} --annotated {target}"
+        f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is absent may "
+        f"have been forgotten, or looked for and not found.\nCorrect it (yes: it was looked for; "
+        f"no: it was not), then:\nnnunet_labelset annotate -d {args.d} --annotated {target}"
     )

@@ -4,41 +4,67 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.tables import Row, read_table
+from nnunet_labelset.io.tables import TableRow, read_table
 from nnunet_labelset.io.text import some
 
 ALL = "all"
-COLUMNS = "expected the columns 'case' and either 'annotated' or 'protocol', or 'case' and one for every leaf"
-HINT = "hint"  # a column for people
-YES, NO = ("1", "yes", "y", "true", "x"), ("0", "no", "n", "false")
+ANNOTATED = "annotated"
+PROTOCOL = "protocol"
+HINT = "hint"  # a column for people, which `annotate --suggest` writes
+CASE_COLUMNS = (
+    *("case", "case_id", "patient", "patient_id", "subject", "subject_id", "participant_id"),
+    *("id", "name"),
+)
+RESERVED = frozenset({*CASE_COLUMNS, ANNOTATED, PROTOCOL, HINT})
+IMAGE_ENDINGS = (".nii.gz", ".nii", ".seg.nrrd", ".nrrd", ".mha", ".png", ".tif", ".tiff", ".bmp")
+CROSSES = frozenset({"x", "✓", "✔", "☑"})
+YES = CROSSES | {"1", "yes", "y", "true", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì"}
+NO = frozenset({"0", "no", "n", "false", "nein", "falsch", "non", "faux", "falso"})
+
+
+@dataclass(frozen=True)
+class AnnotatedTable:
+    """The foreground labels that are annotated in each case, and the line that says so.
+
+    `ignored` are columns that say nothing about labels.
+    """
+
+    path: str | Path
+    annotated: Mapping[str, LabelSet]
+    lines: Mapping[str, str]
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Which column of a table names the case, and which ones are about labels."""
+
+    case: str
+    annotated: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)  # label -> column
+    ignored: tuple[str, ...] = ()
 
 
 def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Contract:
-    """A contract whose cases come from a table: a column `protocol` that names one, or as in
-    `read_annotated`.
+    """Return a contract whose cases come from a table.
+
+    The table has a column `protocol` that names one, or is as in `read_annotated`.
     """
     rows = read_table(table)
-    if "protocol" not in rows[0]:
-        labels = Contract.of_labels(dataset_json)
-        annotated = read_annotated(table, labels)
-        full = labels.full_set - {0}
-        names = {
-            case: ALL
-            if leaves == full
-            else ";".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
-            for case, leaves in annotated.items()
-        }
-        protocols = {names[case]: _protocol(labels, leaves) for case, leaves in annotated.items()}
-        return replace(labels, protocols=protocols, cases=names)
-    _check_columns(rows, table)
+    protocol_column = _column(rows[0], [PROTOCOL])
+    if protocol_column is None:
+        return _contract_of_labels(dataset_json, table)
+    case_column = _case_column(rows[0], table)
+    if _column(rows[0], [ANNOTATED]) is not None:
+        raise LabelSetError(f"{table}: columns 'annotated' and 'protocol': keep one of them")
     contract = Contract.from_dataset_json(dataset_json, Path(table))
-    cases = {row["case"]: row["protocol"] for row in rows}
+    cases = {case: row[protocol_column] for case, row in _rows_by_case(rows, case_column).items()}
     for case, protocol in cases.items():
         if protocol not in contract.protocols:
             hint = did_you_mean(protocol, contract.protocols)
@@ -46,52 +72,150 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
     return replace(contract, cases=cases)
 
 
-def read_annotated(table: str | Path, labels: Contract) -> dict[str, LabelSet]:
-    """The foreground leaves that are annotated in each case, from a table with the column `case`
-    and either
+def _contract_of_labels(dataset_json: Mapping[str, Any], table: str | Path) -> Contract:
+    labels = Contract.of_labels(dataset_json)
+    annotated = read_annotated(table, labels).annotated
+    full = labels.full_set - {0}
+    names = {}
+    for case, leaves in annotated.items():
+        listed_names = ";".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
+        names[case] = ALL if leaves == full else listed_names
+    protocols = {names[case]: _protocol(labels, leaves) for case, leaves in annotated.items()}
+    return replace(labels, protocols=protocols, cases=names)
 
-    `annotated`, which lists leaves (`liver;spleen`, commas do as well) or says `all`, or one column
-    for every foreground leaf, which says yes or no (1/0, true/false).
+
+def _protocol(labels: Contract, annotated: LabelSet) -> Protocol:
+    """Return the protocol of a case in which these labels are annotated.
+
+    A label that is not listed may be hidden in the background. Its own value says no more than the
+    background: part of it may have been drawn, but nobody vouches for that. `ignore` stays
+    "anything".
+    """
+    uncertain = labels.full_set - annotated
+    values = [
+        frozenset([leaf]) if leaf in annotated else uncertain for leaf in range(labels.num_leaves)
+    ]
+    sets = (*values, labels.full_set) if labels.has_ignore else tuple(values)
+    return Protocol(sets, labels.num_leaves)
+
+
+def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
+    """Return the foreground labels that are annotated in each case.
+
+    The table has a column for the case (`case`, `patient`, `id`, ...) and either `annotated`, which
+    lists labels (`liver;spleen`, commas do as well) or says `all`, or one column for every label
+    with yes or no in English, German, French, Italian or Spanish, 1 or 0, or crosses and empty
+    cells. Capitals do not matter.
     """
     rows = read_table(table)
-    _check_columns(rows, table)
-    foreground = labels.leaf_names[1:]
-    columns = [column for column in rows[0] if column and column not in ("case", HINT)]
-    if columns == ["annotated"]:
-        found = {}
-        for row in rows:
-            where = f"{row.where}: case '{row['case']}'"
-            found[row["case"]] = listed_leaves(row["annotated"], labels.leaf_names, where) - {0}
-        return found
-    if not set(columns) & set(foreground):
-        raise LabelSetError(f"{table}: {COLUMNS}")
-    for column in columns:
-        if column not in foreground:
-            known = ["annotated", *foreground]
-            raise LabelSetError(
-                f"{table}: column '{column}' is no leaf{did_you_mean(column, known)}"
-            )
-    if missing := [leaf for leaf in foreground if leaf not in columns]:
-        raise LabelSetError(
-            f"{table}: expected a column 'annotated', or one for every leaf with yes or no: no column {some(missing)}"
-        )
+    columns = _find_columns(rows[0], labels, table)
+    by_case = _rows_by_case(rows, columns.case)
+    no_words = NO | {""} if _has_crosses_only(rows, columns) else NO
     annotated = {}
-    for row in rows:
-        for leaf in foreground:
-            if row[leaf].lower() not in YES + NO:
-                raise LabelSetError(
-                    f"{row.where}: column '{leaf}': expected yes or no (1 or 0), but got '{row[leaf]}'"
-                )
-        annotated[row["case"]] = frozenset(
-            n for n, leaf in enumerate(foreground, 1) if row[leaf].lower() in YES
+    for case, row in by_case.items():
+        if columns.annotated is not None:
+            where = f"{row.where}: case '{case}'"
+            annotated[case] = listed_leaves(row[columns.annotated], labels.leaf_names, where) - {0}
+        else:
+            annotated[case] = _ticked_labels(row, columns, labels, no_words)
+    return AnnotatedTable(
+        path=table,
+        annotated=annotated,
+        lines={case: row.where for case, row in by_case.items()},
+        ignored=columns.ignored,
+    )
+
+
+def _find_columns(names: Iterable[str], labels: Contract, table: str | Path) -> _Columns:
+    names = [name for name in names if name]
+    case = _case_column(names, table)
+    annotated = _column(names, [ANNOTATED])
+    by_label = {label: _column(names, [label]) for label in labels.leaf_names[1:]}
+    label_columns = {label: column for label, column in by_label.items() if column is not None}
+    if annotated is not None and not label_columns:
+        return _Columns(case, annotated, {}, _others(names, case, annotated))
+    missing = [label for label, column in by_label.items() if column is None]
+    if missing:
+        others = _others(names, case, *label_columns.values())
+        near = did_you_mean(missing[0], others) if label_columns else ""
+        raise LabelSetError(
+            f"{table}: no column for {some(missing)}{near}: expected a column 'annotated', or one "
+            f"for every label with yes or no; found the columns {', '.join(names)}"
         )
-    return annotated
+    return _Columns(case, None, label_columns, _others(names, case, *label_columns.values()))
+
+
+def _others(names: Iterable[str], *used: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in used and name.lower() != HINT)
+
+
+def _case_column(names: Iterable[str], table: str | Path) -> str:
+    column = _column(names, CASE_COLUMNS)
+    if column is None:
+        raise LabelSetError(
+            f"{table}: no column that names the case: expected {some(CASE_COLUMNS, 20)}; found the "
+            f"columns {', '.join(filter(None, names))}"
+        )
+    return column
+
+
+def _column(names: Iterable[str], words: Iterable[str]) -> str | None:
+    """Return the column that is called by one of the words; the first word wins."""
+    names = list(names)
+    for word in words:
+        if word in names:
+            return word
+        alike = [name for name in names if name and plain_name(name) == plain_name(word)]
+        if len(alike) == 1:
+            return alike[0]
+    return None
+
+
+def plain_name(name: str) -> str:
+    """Return a name without capitals and with `_` for blanks and hyphens."""
+    return re.sub(r"[\s_-]+", "_", name.strip().casefold())
+
+
+def _rows_by_case(rows: Sequence[TableRow], column: str) -> dict[str, TableRow]:
+    by_case: dict[str, TableRow] = {}
+    for row in rows:
+        case = row[column]
+        if not case:
+            raise LabelSetError(f"{row.where}: no case name")
+        ending = next((text for text in IMAGE_ENDINGS if case.lower().endswith(text)), "")
+        case = case.removesuffix(case[len(case) - len(ending) :])
+        if case in by_case:
+            raise LabelSetError(f"{row.where}: listed more than once: {case}")
+        by_case[case] = row
+    return by_case
+
+
+def _has_crosses_only(rows: Iterable[TableRow], columns: _Columns) -> bool:
+    """Tell whether cells of labels are crosses or empty: then an empty one means no."""
+    words = {row[column].lower() for row in rows for column in columns.labels.values()}
+    return bool(words & CROSSES) and words <= CROSSES | {""}
+
+
+def _ticked_labels(
+    row: TableRow, columns: _Columns, labels: Contract, no_words: Collection[str]
+) -> LabelSet:
+    ticked = set()
+    for label, column in columns.labels.items():
+        word = row[column].lower()
+        if word in YES:
+            ticked.add(labels.leaf_names.index(label))
+        elif word not in no_words:
+            raise LabelSetError(
+                f"{row.where}: column '{column}': expected yes or no (1 or 0), but got "
+                f"'{row[column]}'"
+            )
+    return frozenset(ticked)
 
 
 def refuse_unknown(
     table: str | Path, listed: Iterable[str], cases: Collection[str], where: str
 ) -> None:
-    """Fail if the table is about cases that are not there: a slip in a name would leave the case
+    """Fail if the table is about cases that do not exist: a slip in a name would leave the case
     itself undeclared.
     """
     if unknown := [name for name in listed if name not in cases]:
@@ -99,42 +223,15 @@ def refuse_unknown(
         raise LabelSetError(f"{table}: no case {shown} {where}{did_you_mean(unknown[0], cases)}")
 
 
-def _check_columns(rows: list[Row], table: str | Path) -> None:
-    if "case" not in rows[0] or ("annotated" in rows[0] and "protocol" in rows[0]):
-        raise LabelSetError(f"{table}: {COLUMNS}")
-    listed = set()
-    for row in rows:
-        if not row["case"]:
-            raise LabelSetError(f"{row.where}: no case name")
-        if row["case"] in listed:
-            raise LabelSetError(f"{row.where}: listed more than once: {row['case']}")
-        listed.add(row["case"])
-
-
 def listed_leaves(text: str, leaf_names: Sequence[str], where: str) -> LabelSet:
-    """`all`, or names between `;` or, where no leaf has one in its name, between commas."""
+    """Return the labels of a list: `all`, or names between `;` or, where no label has one in its
+    name, between commas.
+    """
     separator = ";" if any("," in leaf for leaf in leaf_names) else "[;,]"
     names = {name.strip() for name in re.split(separator, text)} - {""}
     known = [*leaf_names, ALL]
     for name in sorted(names - set(known)):
-        raise LabelSetError(f"{where}: unknown leaf '{name}'{did_you_mean(name, known)}")
+        raise LabelSetError(f"{where}: unknown label '{name}'{did_you_mean(name, known)}")
     return frozenset(
         number for number, leaf in enumerate(leaf_names) if ALL in names or leaf in names
     )
-
-
-def _protocol(labels: Contract, annotated: LabelSet) -> Protocol:
-    """A leaf that is not listed may be hidden in the background and, where the data set has it,
-    under `ignore`.
-
-    Its own value says no more than the background: part of it may have been drawn, but nobody
-    vouches for that.
-    """
-    uncertain = labels.full_set - annotated
-    every_leaf_is_listed = len(uncertain) == 1
-    values = [
-        frozenset([leaf]) if leaf in annotated else uncertain for leaf in range(labels.num_leaves)
-    ]
-    ignore = labels.full_set if every_leaf_is_listed else uncertain
-    sets = (*values, ignore) if labels.has_ignore else tuple(values)
-    return Protocol(sets, labels.num_leaves)

@@ -17,34 +17,24 @@ from nnunet_labelset.io.text import some
 
 DELIMITERS = "\t;,"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+SEPARATOR_LINE = re.compile(r"\s*\"?sep=([;,\t])\"?\s*?(?:\r\n|\r|\n)")
 QUOTED = re.compile(r'"[^"]*"')
 
 
-class Row(dict[str, str]):
+class TableRow(dict[str, str]):
     """The cells of a line by column; `where` names the file and the line for messages."""
 
     where: str = ""
 
 
-def read_table(path: str | Path) -> list[Row]:
-    """Rows of a table whose first line names the columns; cells are without the spaces around them.
+def read_table(path: str | Path) -> list[TableRow]:
+    """Return the rows of a table whose first line names the columns; cells are stripped.
 
-    Comma, semicolon and tab are recognised by that line, UTF-8 and UTF-16 by the first bytes. Empty
-    lines are left out, and so are empty cells after the last column.
+    Comma, semicolon and tab are recognised by that line, or by the line `sep=;` that Excel puts
+    before it, UTF-8 and UTF-16 by the first bytes. Empty lines are left out, and so are empty cells
+    after the last column.
     """
-    text = _text(path)
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = max(DELIMITERS, key=QUOTED.sub("", first).count)
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"
-    )
-    try:
-        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
-    except csv.Error as error:
-        raise LabelSetError(
-            f"{path}, line {reader.line_num}: not readable as a table: {error}"
-        ) from None
-    lines = [(number, cells) for number, cells in lines if any(cells)]
+    lines, delimiter = _lines(path)
     if len(lines) < 2:
         raise LabelSetError(
             f"{path}: the table is empty: expected a line of column names and one line per case"
@@ -54,29 +44,50 @@ def read_table(path: str | Path) -> list[Row]:
         raise LabelSetError(f"{path}: two columns are called '{twice[0]}': rename one of them")
     rows = []
     for number, cells in lines[1:]:
-        where = f"{path}, line {number}"
-        extra = delimiter != "\t" and len(_without_empty_end(cells)) > len(
-            columns
-        )  # no text holds a tab by mistake
-        if extra or len(cells) < len(columns):
-            hint = (
-                "put texts that hold the separator in quotes" if extra else "add the missing ones"
-            )
-            raise LabelSetError(
-                f"{where}: expected {len(columns)} cells, one for every column, but got {len(cells)}: {hint}"
-            )
-        row = Row(zip(columns, cells, strict=False))
-        row.where = where
+        row = TableRow(zip(columns, cells, strict=False))
+        row.where = f"{path}, line {number}"
+        _check_length(cells, columns, row.where, delimiter)
         rows.append(row)
     return rows
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+def _lines(path: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
+    """Return the lines that are not empty, as number and cells, and the delimiter."""
+    text = _text(path)
+    stated = SEPARATOR_LINE.match(text)
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = stated[1] if stated else max(DELIMITERS, key=QUOTED.sub("", first).count)
+    reader = csv.reader(
+        io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"
+    )
+    try:
+        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
+    except csv.Error as error:
+        raise LabelSetError(
+            f"{path}, line {reader.line_num}: not readable as a table: {error}"
+        ) from None
+    lines = lines[1:] if stated else lines
+    return [(number, cells) for number, cells in lines if any(cells)], delimiter
+
+
+def _check_length(cells: list[str], columns: list[str], where: str, delimiter: str) -> None:
+    # No text holds a tab by mistake.
+    too_many = delimiter != "\t" and len(_without_empty_end(cells)) > len(columns)
+    if not too_many and len(cells) >= len(columns):
+        return
+    hint = "put texts that hold the separator in quotes" if too_many else "add the missing ones"
+    raise LabelSetError(
+        f"{where}: expected {len(columns)} cells, one for every column, but got {len(cells)}: "
+        f"{hint}"
+    )
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: str = ",") -> str:
     """Return a CSV file; None is an empty field. A text that a spreadsheet would take for a formula
     gets an apostrophe in front.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", delimiter=delimiter)
     writer.writerow(map(_csv_field, columns))
     for row in rows:
         writer.writerow(map(_csv_field, row))

@@ -26,8 +26,7 @@ DEFAULT_ENDING = ".nii.gz"  # of the data sets that we write
 INCOMPLETE = (
     ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
 )
-# ends the name of a folder with old label maps: `annotate --mask` writes new ones
-OLD_LABEL_MAPS = "_before_annotate"
+BEFORE_ANNOTATE = "before_annotate"  # what `annotate` has replaced, a folder for every step
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,11 @@ class RawCase:
     images: tuple[Path, ...]
     label: Path | None
     mask: Path | None = None
+
+
+def label_maps_replaced(folder: Path) -> bool:
+    """Tell whether `annotate` has written new label maps, which nnU-Net must preprocess again."""
+    return any((folder / BEFORE_ANNOTATE).glob("step_*/labels*"))
 
 
 def file_ending(dataset_json: Mapping[str, Any]) -> str:

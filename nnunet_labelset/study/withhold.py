@@ -16,7 +16,7 @@ import numpy as np
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import contract_with_list
-from nnunet_labelset.datasets.annotate import protocol_name
+from nnunet_labelset.datasets.annotate.declaration import protocol_name
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import link_file
 from nnunet_labelset.io.parallel import map_parallel

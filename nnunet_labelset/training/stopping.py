@@ -16,7 +16,7 @@ from nnunet_labelset.contract import BLOCK
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
-from nnunet_labelset.nnunet.raw import OLD_LABEL_MAPS
+from nnunet_labelset.nnunet.raw import label_maps_replaced
 
 
 def stop(reason: object) -> NoReturn:
@@ -53,9 +53,9 @@ def stop_at_contract(
             what = "is another one" if BLOCK in dataset_json else "has the block"
             # Label maps that changed with it were not preprocessed: the new meaning would not fit
             # the old values.
-            changed = any(raw.parent.glob(f"labels*{OLD_LABEL_MAPS}")) or content.get(
+            changed = label_maps_replaced(raw.parent) or content.get("labels") != dataset_json.get(
                 "labels"
-            ) != dataset_json.get("labels")
+            )
             renew = (
                 f"run {names.PLAN_AND_PREPROCESS} again" if changed else f"cp {raw} {preprocessed}"
             )

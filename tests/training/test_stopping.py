@@ -21,7 +21,11 @@ BLOCK = {"label_sets": {}}
     ("raw", "folder", "advice"),
     [
         ({**COPY, **BLOCK}, "labelsTr", "cp "),
-        ({**COPY, **BLOCK}, "labelsTr_before_annotate", "run nnUNetv2_plan_and_preprocess again"),
+        (
+            {**COPY, **BLOCK},
+            "before_annotate/step_1/labelsTr",
+            "run nnUNetv2_plan_and_preprocess again",
+        ),
         (
             {**BLOCK, "labels": {**COPY["labels"], "ignore": 2}},
             "labelsTr",

@@ -1,0 +1,1 @@
+"""Declare what is annotated in a raw data set that exists already."""

@@ -1,0 +1,300 @@
+"""What was drawn in each case, from options or a table, and the contract that says so.
+
+Label maps stay as they are, and so does all that nnU-Net has preprocessed from them: an unlabelled
+voxel (0) of a case in which the spleen was not drawn is `background`, which stands for {background,
+spleen} in that case. Only with masks (see `masks`) more is known than value 0 can say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
+from nnunet_labelset.contract.annotated_table import AnnotatedTable, refuse_unknown
+from nnunet_labelset.datasets.annotate.labelled import (
+    LabelledDataset,
+    Values,
+    matching_cases,
+    test_cases_by_pattern,
+)
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.text import listed, some
+
+COMPLETE = "complete"
+NOT_NAMED = "no option names the case: every label was drawn"
+
+
+class Kind(str, Enum):
+    """The options that declare something about the cases of the `--in` that follows."""
+
+    MISSING = "--missing"
+    MERGED = "--merged"
+    SCRIBBLES = "--scribbles"
+    SLICES = "--slices"
+
+
+@dataclass(frozen=True)
+class Request:
+    """One `--missing`, `--merged`, ... with its words and the patterns of its `--in`."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return " ".join([self.kind.value, *self.names, "--in", *self.patterns])
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What was drawn in a case.
+
+    `missing` labels were not drawn, `merged` ones were drawn as one. `scribbles`: what was not
+    drawn is unknown. `masked`: what is unlabelled inside the mask of the case is `ignore`. `slices`
+    (first and last, from 0) and `limited`: nothing is known outside of them, or of a field of view.
+    `reason` is the option or the line of a table that says so.
+    """
+
+    missing: LabelSet = frozenset()
+    merged: tuple[LabelSet, ...] = ()
+    scribbles: bool = False
+    masked: bool = False
+    slices: tuple[int, int] | None = None
+    limited: bool = False
+    reason: str = ""
+
+    @property
+    def is_partly_drawn(self) -> bool:
+        return self.limited or self.slices is not None
+
+    def protocol(self, num_leaves: int, has_ignore: bool) -> Protocol:
+        """Return what each value may be."""
+        complete = Protocol.complete(num_leaves, has_ignore)
+        sets = list(complete.sets)
+        if self.scribbles:
+            sets[0] = complete.full_set
+        elif self.masked:
+            # One label alone would turn "not drawn" into "certainly this label": no mask is that
+            # exact.
+            hidden = self.missing if len(self.missing) > 1 else self.missing | {0}
+            sets[-1] = hidden
+        else:
+            sets[0] |= self.missing
+        for group in self.merged:
+            for leaf in group:
+                sets[leaf] |= group
+        # Where `ignore` may be every label, it must still say that nobody drew them.
+        states_ignore = self.masked and sets[-1] == complete.full_set
+        return Protocol(tuple(sets), num_leaves, states_ignore=states_ignore)
+
+    def name(self, labels: Contract) -> str:
+        """Return what was drawn, in words; the name of the protocol."""
+        if self.scribbles:
+            return "scribbles"
+        name = protocol_name(labels, self.missing, self.merged)
+        if self.is_partly_drawn:
+            return f"{name} (partly drawn)"
+        return f"{name} (mask)" if self.masked else name
+
+
+Declarations = dict[str, Declaration]
+
+
+def protocol_name(labels: Contract, missing: LabelSet, merged: Iterable[LabelSet] = ()) -> str:
+    """Return what was drawn, in words."""
+
+    def joined(leaves: LabelSet) -> str:
+        return "+".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
+
+    present = labels.full_set - {0} - missing
+    parts = [f"{joined(leaves)} merged" for leaves in merged]
+    if missing:
+        only = 0 < len(present) < len(missing)
+        parts.insert(0, f"only {joined(present)}" if only else f"without {joined(missing)}")
+    return ", ".join(parts) or COMPLETE
+
+
+def declared_by_options(
+    data: LabelledDataset, requests: Sequence[Request], add: bool, include_test: bool
+) -> Declarations:
+    """Return what the options say.
+
+    Every label that they do not name was drawn, in every case; with `add`, they are only about the
+    cases that they name. A test case that matches a pattern, but was not asked for, is left out.
+    """
+    declarations: Declarations = {}
+    if not add:
+        patterns = [pattern for request in requests for pattern in request.patterns]
+        unclear = set() if include_test else test_cases_by_pattern(patterns, data)
+        everything = Declaration(reason=NOT_NAMED)
+        declarations = {name: everything for name in data.names if name not in unclear}
+    for request in requests:
+        extend = _extension(data, request)
+        for case in sorted(matching_cases(request.patterns, data, include_test)):
+            before = declarations.get(case) or _declared_before(data, case, add)
+            reasons = [] if before.reason in ("", NOT_NAMED) else [before.reason]
+            reason = "; ".join([*reasons, request.text])
+            declarations[case] = replace(extend(before), reason=reason)
+            _check_contradiction(data, case, declarations[case])
+    return declarations
+
+
+def _extension(data: LabelledDataset, request: Request) -> Callable[[Declaration], Declaration]:
+    """Return what a request adds to the declaration of a case."""
+    if request.kind is Kind.SCRIBBLES:
+        return lambda before: replace(before, scribbles=True)
+    if request.kind is Kind.SLICES:
+        slices = _slices(" ".join(request.names))
+        return lambda before: replace(before, slices=slices)
+    if request.kind is Kind.MISSING:
+        missing = _missing_labels(data.labels, request.names)
+        return lambda before: replace(before, missing=before.missing | missing)
+    group = _merged_labels(data.labels, request.names)
+    return lambda before: replace(before, merged=tuple(dict.fromkeys((*before.merged, group))))
+
+
+def _slices(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise LabelSetError(
+            f"--slices {text}: expected the first and the last slice that were drawn, counted "
+            f"from 0, such as 20-60"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _missing_labels(labels: Contract, names: Iterable[str]) -> LabelSet:
+    foreground = labels.leaf_names[1:]
+    for name in names:
+        if name in foreground:
+            continue
+        if name in (labels.regions or {}):
+            members = sorted((labels.regions or {})[name])
+            member_names = ", ".join(labels.leaf_names[leaf] for leaf in members)
+            raise LabelSetError(
+                f"--missing {name}: a region: name its labels ({member_names}); was one outline "
+                f"drawn around all of it? Then --merged '{name}'"
+            )
+        raise LabelSetError(f"--missing {name}: no such label{did_you_mean(name, foreground)}")
+    return frozenset(labels.leaf_names.index(name) for name in names)
+
+
+def _merged_labels(labels: Contract, names: Sequence[str]) -> LabelSet:
+    known = {name: frozenset([leaf]) for leaf, name in enumerate(labels.leaf_names) if leaf}
+    known |= labels.regions or {}
+    for name in names:
+        if name not in known:
+            raise LabelSetError(f"--merged {name}: no such label{did_you_mean(name, known)}")
+    group = frozenset[int]().union(*(known[name] for name in names))
+    if len(group) < 2:
+        raise LabelSetError(
+            f"--merged {' '.join(names)}: expected two or more labels that were drawn as one"
+        )
+    return group
+
+
+def _declared_before(data: LabelledDataset, case: str, add: bool) -> Declaration:
+    """Return what was declared about a case so far, if it is to be extended."""
+    if not add or data.declared is None or case not in data.declared.cases:
+        return Declaration()
+    protocol = data.declared.protocol(case)
+    larger = [leaves for leaves in protocol.sets[1 : protocol.num_leaves] if len(leaves) > 1]
+    before = Declaration(
+        missing=protocol.sets[0] - {0}, merged=tuple(dict.fromkeys(larger)), reason="before"
+    )
+    if before.protocol(protocol.num_leaves, protocol.has_ignore) != protocol:
+        raise LabelSetError(
+            f"--in {case}: its protocol '{data.declared.cases[case]}' says more than annotate can "
+            f"extend: edit the block in dataset.json, or --undo first"
+        )
+    return before
+
+
+def _check_contradiction(data: LabelledDataset, case: str, declaration: Declaration) -> None:
+    merged = frozenset[int]().union(*declaration.merged)
+    for leaf in sorted(merged & declaration.missing):
+        raise LabelSetError(
+            f"{case}: '{data.labels.leaf_names[leaf]}' is declared both missing and merged with "
+            f"others: choose one"
+        )
+
+
+def declared_by_table(data: LabelledDataset, table: AnnotatedTable, add: bool) -> Declarations:
+    """Return what a table says; it must list every training case, or with `add` every new one."""
+    refuse_unknown(
+        table.path,
+        table.annotated,
+        dict.fromkeys(data.names),
+        f"with a label map in {data.folder.name}",
+    )
+    needed = set(data.undeclared) if add else set(data.names)
+    absent = [name for name in data.training if name in needed and name not in table.annotated]
+    if absent:
+        raise LabelSetError(
+            f"{table.path}: {len(absent)} training case(s) not listed: {some(absent)}: add a line "
+            f"for each"
+        )
+    foreground = data.labels.full_set - {0}
+    return {
+        case: Declaration(missing=foreground - annotated, reason=table.lines[case])
+        for case, annotated in table.annotated.items()
+    }
+
+
+def declared_complete(data: LabelledDataset, add: bool) -> Declarations:
+    """Return that everything was drawn in every case, or with `add` in every new one."""
+    cases = data.undeclared if add else data.names
+    if not cases:
+        raise LabelSetError(f"{data.folder}: --add: every case is declared already")
+    return dict.fromkeys(cases, Declaration(reason="--fully-annotated"))
+
+
+def check_missing(data: LabelledDataset, declarations: Declarations, values: Values) -> None:
+    """Fail if a case shows voxels of a label that was declared missing."""
+    names = data.labels.leaf_names
+    contradictions = []
+    for case, declaration in declarations.items():
+        for leaf in sorted(declaration.missing & set(values[case])):
+            contradictions.append(
+                f"{case} has {values[case][leaf]} '{names[leaf]}' voxels although it was declared "
+                f"missing"
+            )
+    if contradictions:
+        raise LabelSetError(
+            listed(
+                "nothing was written: correct the declaration, or the label maps:", contradictions
+            )
+        )
+
+
+def declared_contract(data: LabelledDataset, declarations: Mapping[str, Declaration]) -> Contract:
+    """Return the contract with a protocol for every kind of declaration.
+
+    Cases that are declared already and not named again keep their protocols.
+    """
+    uses_ignore = any(each.masked or each.is_partly_drawn for each in declarations.values())
+    has_ignore = data.labels.has_ignore or uses_ignore
+    protocols: dict[str, Protocol] = {}
+    cases: dict[str, str] = {}
+    if data.declared is not None:
+        for case, name in data.declared.cases.items():
+            if case not in declarations and case in data.names:
+                cases[case] = name
+                kept = data.declared.protocols[name]
+                protocols[name] = kept.with_ignore() if has_ignore else kept
+    for case, declaration in declarations.items():
+        protocol = declaration.protocol(data.labels.num_leaves, has_ignore)
+        name = declaration.name(data.labels)
+        while protocols.setdefault(name, protocol) != protocol:  # another one has this name
+            name += "'"
+        cases[case] = name
+    return replace(
+        data.labels,
+        protocols=dict(sorted(protocols.items())),
+        cases={name: cases[name] for name in data.names if name in cases},
+        has_ignore=has_ignore,
+    )

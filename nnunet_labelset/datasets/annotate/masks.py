@@ -1,0 +1,175 @@
+"""New label maps for knowledge that value 0 cannot hold: `--mask`, `--field-of-view`, `--slices`.
+
+Outside of a mask an unlabelled voxel is background, inside it is one of the missing labels. Outside
+of a field of view, or of the slices that were drawn, it may be anything. Such voxels become
+nnU-Net's `ignore`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from nnunet_labelset.datasets.annotate.declaration import Declarations
+from nnunet_labelset.datasets.annotate.history import NEW_MAPS, check_folders
+from nnunet_labelset.datasets.annotate.labelled import LabelledDataset, Values
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import case_files
+from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.place import geometry_difference
+from nnunet_labelset.io.text import listed, some
+from nnunet_labelset.io.volume import integer_array, read_voxels, write_voxels
+from nnunet_labelset.nnunet.names import LISTED
+from nnunet_labelset.nnunet.raw import file_ending
+
+
+@dataclass(frozen=True)
+class MapJob:
+    """A label map, the file to write, and what says which unlabelled voxels become `ignore`.
+
+    Those inside `mask`, outside of `field_of_view`, or outside of `slices` (first and last, from 0).
+    """
+
+    label_map: Path
+    target: Path
+    mask: Path | None = None
+    field_of_view: Path | None = None
+    slices: tuple[int, int] | None = None
+
+
+def _masks(
+    data: LabelledDataset, folder: Path, declarations: Declarations, values: Values
+) -> dict[str, Path]:
+    """Return the masks of the cases that lack a label."""
+    lacking = [case for case, declaration in declarations.items() if declaration.missing]
+    masks = _mask_files(data, folder, lacking, "--mask", "lacks a label")
+    ignored = [case for case in masks if data.labels.num_leaves in values[case]]
+    if ignored:
+        raise LabelSetError(
+            f"--mask: {some(ignored)}: has 'ignore' voxels, which mean something else already"
+        )
+    return masks
+
+
+def _mask_files(
+    data: LabelledDataset, folder: Path, cases: list[str], option: str, condition: str
+) -> dict[str, Path]:
+    _check_changeable(data, option)
+    files = case_files(folder, file_ending(data.dataset_json))
+    masks = {case: files[case] for case in cases if case in files}
+    if not masks:
+        raise LabelSetError(
+            f"{option} {folder}: no mask of a case that {condition}: expected files named as "
+            f"{some(cases)}"
+        )
+    return masks
+
+
+def _check_changeable(data: LabelledDataset, option: str) -> None:
+    if LISTED in data.dataset_json:
+        raise LabelSetError(
+            f"{option}: dataset.json lists label maps in other folders, which are never changed"
+        )
+    check_folders(data.folder)
+
+
+def apply_masks(
+    data: LabelledDataset,
+    declarations: Declarations,
+    values: Values,
+    mask_folder: Path | None,
+    view_folder: Path | None,
+) -> tuple[Declarations, dict[str, MapJob]]:
+    """Return the declarations with what masks say, and the label maps to write."""
+    if mask_folder and (view_folder or any(each.slices for each in declarations.values())):
+        raise LabelSetError(
+            "--mask and --field-of-view or --slices: `ignore` can mean only one of them in a case: "
+            "choose one"
+        )
+    masks = _masks(data, mask_folder, declarations, values) if mask_folder else {}
+    views = (
+        _mask_files(data, view_folder, list(declarations), "--field-of-view", "is declared")
+        if view_folder
+        else {}
+    )
+    result: Declarations = {}
+    jobs: dict[str, MapJob] = {}
+    paths = {case.name: case.label for case in data.cases}
+    for number, (case, declaration) in enumerate(declarations.items()):
+        result[case] = declaration
+        if case not in masks and case not in views and declaration.slices is None:
+            continue
+        _check_changeable(data, "--slices")
+        mask = masks.get(case)
+        view = views.get(case)
+        label_map = paths[case]
+        assert label_map is not None
+        jobs[case] = MapJob(
+            label_map=label_map,
+            target=data.folder / NEW_MAPS / f"{number}{file_ending(data.dataset_json)}",
+            mask=mask,
+            field_of_view=view,
+            slices=declaration.slices,
+        )
+        reasons = [declaration.reason, *(f"mask {path}" for path in (mask, view) if path)]
+        result[case] = replace(
+            declaration,
+            masked=mask is not None,
+            limited=view is not None,
+            reason="; ".join(reasons),
+        )
+    return result, jobs
+
+
+@contextmanager
+def written_maps(
+    data: LabelledDataset, jobs: Mapping[str, MapJob], processes: int
+) -> Iterator[dict[Path, Path]]:
+    """Write new label maps into a folder that exists while the block runs.
+
+    Yields the new file of every label map.
+    """
+    folder = data.folder / NEW_MAPS
+    try:
+        work = partial(_write, ignore=data.labels.num_leaves)
+        results = map_parallel(work, list(jobs.values()), processes, "writing label maps")
+        problems = [text for _, text in results if text]
+        if problems:
+            raise LabelSetError(
+                listed(f"{len(problems)} problem(s), nothing was written:", problems)
+            )
+        yield {job.label_map: job.target for job in jobs.values()}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(job: MapJob, ignore: int) -> str | None:
+    """Write a new label map; return what is wrong with the mask."""
+    array, place = read_voxels(job.label_map)
+    values = integer_array(array, job.label_map)
+    unknown = np.zeros(values.shape, bool)
+    for path, is_mask in ((job.mask, True), (job.field_of_view, False)):
+        if path is None:
+            continue
+        mask, mask_place = read_voxels(path)
+        if difference := geometry_difference(place, mask_place):
+            return f"{path}: other geometry than the label map: {difference}"
+        inside = mask > 0.5  # 1.00000006 after header scaling
+        if not inside.any():
+            return f"{path}: the mask is empty"
+        unknown |= inside if is_mask else ~inside
+    if job.slices is not None:
+        first, last = job.slices
+        if last >= len(values):
+            return f"{job.label_map}: has {len(values)} slices: --slices {first}-{last} is outside"
+        unknown[:first] = True
+        unknown[last + 1 :] = True
+    new = np.where(unknown & (values == 0), ignore, values)
+    write_voxels(job.target, new.astype(np.min_scalar_type(ignore)), place)
+    return None

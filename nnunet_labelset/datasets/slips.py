@@ -1,0 +1,148 @@
+"""Likely slips in what was declared: told by `annotate` and `verify`, never an error."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract.annotated_table import plain_name
+from nnunet_labelset.io.text import some
+
+FEW = 3  # cases that annotate a label
+MANY = 10  # cases of a data set in which that is suspicious
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A contract, and the voxels by value of its training cases."""
+
+    contract: Contract
+    values: Mapping[str, Mapping[int, int]]
+
+    @property
+    def labels(self) -> dict[int, str]:
+        """The foreground labels by value."""
+        return dict(enumerate(self.contract.leaf_names[1:], start=1))
+
+    @cached_property
+    def groups(self) -> dict[str, list[str]]:
+        """Cases by protocol."""
+        groups = defaultdict(list)
+        for case in self.values:
+            groups[self.contract.cases[case]].append(case)
+        return groups
+
+    @cached_property
+    def annotating(self) -> dict[int, list[str]]:
+        """Cases that annotate each label."""
+        cases: dict[int, list[str]] = {leaf: [] for leaf in self.labels}
+        for case in self.values:
+            for leaf in self.contract.protocol(case).annotated - {0}:
+                cases[leaf].append(case)
+        return cases
+
+    @cached_property
+    def shown(self) -> dict[str, LabelSet]:
+        """The labels that some voxel of a case certainly is."""
+        shown = {}
+        for case, values in self.values.items():
+            sets = self.contract.protocol(case).sets
+            present = (sets[value] for value in values if 0 <= value < len(sets))
+            shown[case] = frozenset().union(*(leaves for leaves in present if len(leaves) == 1))
+        return shown
+
+    def shown_in(self, cases: Iterable[str]) -> LabelSet:
+        """The labels that some voxel of some of these cases certainly is."""
+        return frozenset().union(*(self.shown[case] for case in cases))
+
+    def quoted(self, leaves: LabelSet) -> str:
+        return " + ".join(f"'{self.contract.leaf_names[leaf]}'" for leaf in sorted(leaves))
+
+
+def find_slips(contract: Contract, values: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
+    """Yield what is probably a slip, in words; `values` are those of the training cases."""
+    known = {case: counts for case, counts in values.items() if case in contract.cases}
+    evidence = Evidence(contract, known)
+    for check in CHECKS:
+        yield from check(evidence)
+
+
+def _similar_names(evidence: Evidence) -> Iterator[str]:
+    by_name = defaultdict(list)
+    for name in evidence.contract.leaf_names:
+        by_name[plain_name(name)].append(name)
+    for names in by_name.values():
+        if len(names) > 1:
+            shown = " and ".join(f"'{name}'" for name in names)
+            yield f"the labels {shown} differ by capitals or blanks only: are they one label?"
+
+
+def _never_annotated(evidence: Evidence) -> Iterator[str]:
+    for leaf, name in evidence.labels.items():
+        if not evidence.annotating[leaf] and evidence.values:
+            yield (
+                f"'{name}' is annotated in no training case: nothing can learn it here; add cases, "
+                f"or remove it (a model that knows it can keep it: 'nnunet_labelset extend')"
+            )
+
+
+def _rarely_annotated(evidence: Evidence) -> Iterator[str]:
+    total = len(evidence.values)
+    for leaf, name in evidence.labels.items():
+        cases = evidence.annotating[leaf]
+        if total >= MANY and 0 < len(cases) <= FEW:
+            yield (
+                f"'{name}' is annotated in {len(cases)} of {total} training cases only "
+                f"({some(cases)}): is that what you meant?"
+            )
+
+
+def _without_voxels(evidence: Evidence) -> Iterator[str]:
+    shown = evidence.shown_in(evidence.values)
+    for leaf, name in evidence.labels.items():
+        cases = evidence.annotating[leaf]
+        if cases and leaf not in shown:
+            yield (
+                f"'{name}' is declared annotated in {len(cases)} training case(s), but has no "
+                f"voxel in any of them"
+            )
+
+
+def _group_without_voxels(evidence: Evidence) -> Iterator[str]:
+    """Labels that a whole group lacks, while others have them: were they never drawn there?"""
+    shown = evidence.shown_in(evidence.values)
+    for group, cases in evidence.groups.items():
+        annotated = evidence.contract.protocols[group].annotated - {0}
+        for leaf in sorted((annotated & shown) - evidence.shown_in(cases)):
+            yield (
+                f"'{evidence.labels[leaf]}' is declared annotated in group '{group}' "
+                f"({len(cases)} case(s): {some(cases, 3)}), but none of them has a voxel of it: "
+                f"if it was not drawn there, declare it missing"
+            )
+
+
+def _merged_without_voxels(evidence: Evidence) -> Iterator[str]:
+    for group, cases in evidence.groups.items():
+        sets = evidence.contract.protocols[group].sets[: evidence.contract.num_leaves]
+        for leaves in dict.fromkeys(leaves for leaves in sets if len(leaves) > 1):
+            values = {value for value, labels in enumerate(sets) if labels == leaves}
+            is_shown = any(values & set(evidence.values[case]) for case in cases)
+            if 0 not in leaves and not is_shown:
+                yield (
+                    f"{evidence.quoted(leaves)} are declared as drawn as one in group '{group}' "
+                    f"({len(cases)} case(s): {some(cases, 3)}), but none of them has a voxel of "
+                    f"it: the network learns that there is none"
+                )
+
+
+CHECKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
+    _similar_names,
+    _never_annotated,
+    _rarely_annotated,
+    _without_voxels,
+    _group_without_voxels,
+    _merged_without_voxels,
+)
