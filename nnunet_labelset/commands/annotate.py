@@ -5,7 +5,7 @@ already.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_names, add_processes
@@ -39,7 +39,7 @@ from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.names import dataset_words
 from nnunet_labelset.nnunet.recommendation import next_commands
 
-DECLARING = {
+DECLARING: dict[Kind, tuple[int | str, str | None, str]] = {
     Kind.MISSING: (
         "+",
         "LABEL",
@@ -172,25 +172,33 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_options(args: argparse.Namespace) -> None:
+    for problem in _option_problems(args):
+        raise LabelSetError(problem)
+
+
+def _option_problems(args: argparse.Namespace) -> Iterator[str]:
     declares = bool(args.declared or args.cases)
     chosen = [bool(args.annotated), declares, args.fully_annotated, args.suggest, args.undo]
+    if sum(chosen) != 1:
+        yield (
+            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL "
+            "--in CASE, --scribbles --in CASE, --slices FIRST-LAST --in CASE, --fully-annotated, "
+            "--suggest or --undo"
+        )
+    if len(args.declared or []) != len(args.cases):
+        yield (
+            "every --missing, --merged, --scribbles and --slices needs an --in, and vice versa: "
+            "--missing spleen --in pat_007 'site2_*'"
+        )
+    if args.o and not args.suggest:
+        yield "-o is the table of --suggest: it needs --suggest"
+    if args.separator not in (",", ";"):
+        yield f"--separator {args.separator!r}: expected , or ;"
     is_declaration = not (args.suggest or args.undo)
-    problems = {
-        "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in "
-        "CASE, --scribbles --in CASE, --slices FIRST-LAST --in CASE, --fully-annotated, --suggest "
-        "or --undo": sum(chosen) != 1,
-        "every --missing, --merged, --scribbles and --slices needs an --in, and vice versa: "
-        "--missing spleen --in pat_007 'site2_*'": len(args.declared or []) != len(args.cases),
-        "-o is the table of --suggest: it needs --suggest": args.o and not args.suggest,
-        "--mask belongs to --annotated, or to --missing and --in": args.mask
-        and (args.fully_annotated or not is_declaration),
-        "--add, --replace, --test and --field-of-view belong to a declaration": not is_declaration
-        and (args.add or args.replace or args.test or args.field_of_view),
-        f"--separator {args.separator!r}: expected , or ;": args.separator not in (",", ";"),
-    }
-    for problem, occurs in problems.items():
-        if occurs:
-            raise LabelSetError(problem)
+    if args.mask and (args.fully_annotated or not is_declaration):
+        yield "--mask belongs to --annotated, or to --missing and --in"
+    if not is_declaration and any((args.add, args.replace, args.test, args.field_of_view)):
+        yield "--add, --replace, --test and --field-of-view belong to a declaration"
 
 
 def _declare(args: argparse.Namespace, data: LabelledDataset) -> None:

@@ -132,9 +132,9 @@ def _find_columns(names: Iterable[str], labels: Contract, table: str | Path) -> 
     annotated = _column(names, [ANNOTATED])
     by_label = {label: _column(names, [label]) for label in labels.leaf_names[1:]}
     label_columns = {label: column for label, column in by_label.items() if column is not None}
-    if annotated is not None and not label_columns:
-        return _Columns(case, annotated, {}, _others(names, case, annotated))
     missing = [label for label, column in by_label.items() if column is None]
+    if annotated is not None and missing:
+        return _Columns(case, annotated, {}, _others(names, case, annotated))
     if missing:
         others = _others(names, case, *label_columns.values())
         near = did_you_mean(missing[0], others) if label_columns else ""

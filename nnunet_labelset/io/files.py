@@ -34,7 +34,7 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
     """A JSON object, or a `list`, from a file; a missing or broken file is named."""
     raw = read_bytes(path)
     try:
-        content = json.loads(raw.decode("utf-8"))
+        content = json.loads(raw.decode("utf-8"), object_pairs_hook=_without_duplicates)
     except RecursionError:
         raise LabelSetError(f"{path}: not readable as JSON: nested too deeply") from None
     except ValueError as error:  # no text, not JSON, or an integer of thousands of digits
@@ -42,6 +42,16 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
     if not isinstance(content, kind):
         expected = "a JSON object" if kind is dict else f"a JSON {kind.__name__}"
         raise LabelSetError(f"{path}: expected {expected}, but got {type(content).__name__}")
+    return content
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; the last of two equal keys would win silently."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key '{twice}' occurs twice in one object: keep one of them")
     return content
 
 

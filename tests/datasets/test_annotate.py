@@ -5,17 +5,19 @@ without a trace.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.datasets import annotate_files
 from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.volume import read_voxels
 from tests.helpers.conversion import slabs, write_nnunet
+from tests.helpers.conversion import write_volume as write_mask
 from tests.helpers.small_dataset import label_map, write_volume
 
 LABELS = {"background": 0, "liver": 1, "spleen": 2, "tumour": 3}
@@ -74,6 +76,7 @@ def test_by_table_and_by_pattern_are_the_same(folder, tmp_path, capsys, table):
     (tmp_path / "cases.csv").write_text(table)
     assert annotate("--annotated", tmp_path / "cases.csv") == 0
     by_table = read_json(folder / "dataset.json")["label_sets"]
+    assert annotate("--undo") == 0
     assert annotate("--missing", "spleen", "--in", "b_1", "b_2") == 0
     assert read_json(folder / "dataset.json")["label_sets"] == by_table
     assert annotate("--missing", "spleen", "--in", "b_*") == 0
@@ -88,28 +91,147 @@ def test_by_table_and_by_pattern_are_the_same(folder, tmp_path, capsys, table):
     assert verify(folder)[0] == []
 
 
+def files_below(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def test_nothing_but_the_block_is_written_and_undo_leaves_no_trace(folder, tmp_path, capsys):
     copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = files_below(tmp_path)
     assert annotate("--missing", "spleen", "--in", "b_*") == 0
     out = capsys.readouterr().out
     assert ["without", "spleen", "2", "2", "0", "2"] in [line.split() for line in out.splitlines()]
     assert f"wrote {copy}" in out
-    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    kept = folder / "dataset_before_annotate.json"
+    after = files_below(tmp_path)
+    kept = folder / "before_annotate" / "step_1"
     assert {path for path in after if after[path] != before.get(path)} == {
         folder / "dataset.json",
         copy,
-        kept,
+        kept / "dataset.json",
+        kept / "step.json",
     }
-    assert after[kept] == before[folder / "dataset.json"]
+    assert after[kept / "dataset.json"] == before[folder / "dataset.json"]
     assert read_json(copy)["label_sets"] == read_json(folder / "dataset.json")["label_sets"]
     assert read_json(copy)["made_by"] == "nnU-Net"
-    assert annotate("--missing", "tumour", "--in", "b_1") == 0  # a second call keeps the first copy
-    assert kept.read_bytes() == before[folder / "dataset.json"]
     assert annotate("--undo") == 0
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert files_below(tmp_path) == before
     assert "nothing to undo" in error(capsys, "--undo")
+
+
+def test_undo_goes_back_step_by_step(folder, tmp_path, capsys):
+    states = [files_below(tmp_path)]
+    for words in (
+        ["--missing", "spleen", "--in", "b_1"],
+        ["--missing", "spleen", "--in", "b_2", "--add"],
+        ["--missing", "tumour", "--in", "a_3", "--add"],
+    ):
+        assert annotate(*words) == 0
+        states.append(files_below(tmp_path))
+    for state in reversed(states[:-1]):
+        assert annotate("--undo") == 0
+        assert files_below(tmp_path) == state
+    assert "nothing to undo" in error(capsys, "--undo")
+
+
+class TestASecondCall:
+    def test_does_not_wipe_the_first(self, folder, capsys):
+        """One new gap, and the declared ones would have become "complete"."""
+        assert annotate("--missing", "spleen", "--in", "b_*") == 0
+        contract = contract_of(folder)
+        message = error(capsys, "--missing", "tumour", "--in", "a_3")
+        assert "b_1" in message
+        assert "b_2" in message
+        assert "--replace" in message
+        assert "--add" in message
+        assert contract_of(folder) == contract
+
+    def test_adds(self, folder, capsys):
+        assert annotate("--missing", "spleen", "--in", "b_*") == 0
+        assert annotate("--missing", "tumour", "--in", "a_3", "b_1", "--add") == 0
+        contract = contract_of(folder)
+        assert contract.protocol("b_1").sets[0] == {0, 2, 3}
+        assert contract.protocol("b_2").sets[0] == {0, 2}
+        assert contract.protocol("a_3").sets[0] == {0, 3}
+        assert contract.cases["a_1"] == "complete"
+        lines = [line for line in capsys.readouterr().out.splitlines() if "->" in line]
+        assert [line.split(": ", 1)[1] for line in lines] == [
+            "complete -> without tumour: 1 case(s) (a_3)",
+            "without spleen -> only liver: 1 case(s) (b_1)",
+        ]
+
+    def test_replaces_when_asked(self, folder):
+        assert annotate("--missing", "spleen", "--in", "b_*") == 0
+        assert annotate("--missing", "tumour", "--in", "a_3", "--replace") == 0
+        assert contract_of(folder).cases["b_1"] == "complete"
+
+    def test_may_declare_more_gaps_without_asking(self, folder):
+        assert annotate("--missing", "spleen", "--in", "b_1") == 0
+        assert annotate("--missing", "spleen", "--in", "b_*") == 0
+        assert contract_of(folder).cases["b_2"] == "without spleen"
+
+    def test_new_cases_are_added(self, folder, tmp_path, capsys):
+        assert annotate("--missing", "spleen", "--in", "b_*") == 0
+        for case in ("c_1", "c_2"):
+            image = np.random.default_rng(9).normal(size=(8, 6, 5)).astype(np.float32)
+            write_volume(folder / "imagesTr" / f"{case}_0000.nii.gz", image)
+            write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(1, 2))
+        assert annotate("--missing", "tumour", "--in", "c_1", "--add") == 0
+        assert "c_2" not in contract_of(folder).cases  # never taken for complete
+        assert "c_2" in capsys.readouterr().out
+        (tmp_path / "new.csv").write_text("case,annotated\nc_2,liver;spleen\n")
+        assert annotate("--annotated", tmp_path / "new.csv", "--add") == 0
+        contract = contract_of(folder)
+        assert contract.cases["c_1"] == contract.cases["c_2"] == "without tumour"
+        assert contract.cases["b_1"] == "without spleen"
+        assert "declared already" in error(capsys, "--fully-annotated", "--add")
+
+    def test_extends_a_block_of_another_origin(self, folder, capsys):
+        """Cases of `convert` or of a hand-made block keep their protocols."""
+        block = {
+            "version": 1,
+            "protocols": {"complete": {"background": ["background", "tumour"]}},
+            "cases": dict.fromkeys(list(VALUES)[1:], "complete"),
+        }
+        content = {**read_json(folder / "dataset.json"), "label_sets": block}
+        write_json(folder / "dataset.json", content)
+        message = error(capsys, "--missing", "spleen", "--in", "b_*")
+        assert "did not write" in message
+        assert "--add" in message
+        assert annotate("--fully-annotated", "--add") == 0
+        contract = contract_of(folder)
+        assert contract.annotated("a_1") == contract.leaf_names
+        assert contract.protocol("b_1").sets[0] == {0, 3}
+
+
+def test_an_exact_name_wins_over_the_pattern_that_it_is(folder):
+    for case in ("pat1", "pat[1]"):
+        write_volume(
+            folder / "imagesTr" / f"{case}_0000.nii.gz",
+            np.random.default_rng(3).normal(size=(8, 6, 5)).astype(np.float32),
+        )
+        write_volume(folder / "labelsTr" / f"{case}.nii.gz", label_map(1, 3))
+    assert annotate("--missing", "spleen", "--in", "pat[1]") == 0
+    contract = contract_of(folder)
+    assert (contract.cases["pat[1]"], contract.cases["pat1"]) == ("without spleen", "complete")
+
+
+def test_patterns_match_training_cases_unless_test_cases_are_asked_for(folder, capsys):
+    """A complete test case of a site whose training cases lack a label."""
+    write_volume(folder / "labelsTs" / "b_9.nii.gz", label_map(1, 2, 3))
+    write_volume(folder / "labelsTs" / "c_9.nii.gz", label_map(1, 2, 3))
+    assert annotate("--missing", "spleen", "--in", "b_*") == 0
+    contract = contract_of(folder)
+    assert contract.cases["b_1"] == "without spleen"
+    assert "b_9" not in contract.cases  # nobody said what it annotates
+    assert contract.cases["c_9"] == "complete"
+    out = capsys.readouterr().out
+    assert "b_9" in out
+    assert "--test" in out
+    assert annotate("--fully-annotated", "--add") == 0
+    assert contract_of(folder).cases["b_9"] == "complete"
+    assert annotate("--undo") == 0
+    assert "b_9" in error(capsys, "--missing", "spleen", "--in", "b_*", "--test")  # it has one
+    assert "--test" in error(capsys, "--missing", "spleen", "--in", "c_*")
 
 
 def test_undo_keeps_what_was_changed_since(folder, capsys):
@@ -134,15 +256,15 @@ def test_several_groups(folder, capsys):
 
 def test_voxels_are_checked(folder, capsys):
     message = error(capsys, "--missing", "spleen", "--in", "a_1", "b_*")
-    assert "a_1 has 30 voxels of 'spleen', but is said to lack it" in message
+    assert "a_1 has 30 'spleen' voxels" in message
     assert "label_sets" not in read_json(folder / "dataset.json")
-    assert not (folder / "dataset_before_annotate.json").exists()
+    assert not (folder / "before_annotate").exists()
     assert annotate("--missing", "spleen", "--in", "b_1") == 0
     out = capsys.readouterr().out
-    assert "'spleen' has no voxel in 1 of the 4 training cases that annotate it (b_2)" in out
-    assert (
-        "'tumour' has no voxel in 3 of the 5 training cases that annotate it (a_2, a_3, b_1)" in out
-    )
+    notes = [line for line in out.splitlines() if "no voxel in" in line]
+    assert ["1 of the 4" in line and "(b_2)" in line for line in notes] == [True, False]
+    assert "3 of the 5" in notes[1]
+    assert "'tumour'" in notes[1]
     write_volume(folder / "labelsTr" / "a_1.nii.gz", label_map(1, 7))
     assert "a_1.nii.gz: values that 'labels' (0..3) does not declare: 7" in error(
         capsys, "--missing", "spleen", "--in", "b_*"
@@ -172,11 +294,11 @@ def test_suggestion_is_a_table_to_correct(folder, tmp_path, capsys):
 BAD_TABLES = {
     "2 training case(s) not listed: b_1, b_2": "case,annotated\na_1,all\na_2,all\na_3,all\n",
     "no case 'a_9' with a label map": BY_ROW + "a_9,all\n",
-    "unknown leaf 'splen'; did you mean 'spleen'?": "case,annotated\na_1,splen\n",
+    "unknown label 'splen'; did you mean 'spleen'?": "case,annotated\na_1,splen\n",
     "line 2: column 'liver': expected yes or no (1 or 0), but got '?'": "case,liver,spleen,tumour\na_1,?,1,1\n",
-    "column 'livr' is no leaf; did you mean 'liver'?": "case,livr,spleen,tumour\na_1,1,1,1\n",
-    "no column tumour": "case,liver,spleen\na_1,1,1\n",
-    "expected the columns 'case' and either": "name,liver,spleen,tumour\na_1,1,1,1\n",
+    "no column for liver; did you mean 'livr'?": "case,livr,spleen,tumour\na_1,1,1,1\n",
+    "no column for tumour": "case,liver,spleen\na_1,1,1\n",
+    "found the columns scan, liver, spleen": "scan,liver,spleen,tumour\na_1,1,1,1\n",
     "line 3: listed more than once: a_1": "case,annotated\na_1,all\na_1,all\n",
 }
 
@@ -193,10 +315,13 @@ def test_bad_tables(folder, tmp_path, capsys, message):
     [
         (
             [],
-            "expected one of --annotated FILE, --missing LABEL --in CASE, --merged LABEL LABEL --in CASE, --fully-",
+            "expected one of --annotated FILE",
         ),
-        (["--missing", "spleen"], "every --missing and --merged needs an --in"),
-        (["--in", "a_1"], "every --missing and --merged needs an --in"),
+        (["--missing", "spleen"], "needs an --in"),
+        (["--in", "a_1"], "needs an --in"),
+        (["--undo", "--add"], "--add"),
+        (["--slices", "9-2", "--in", "b_1"], "--slices 9-2"),
+        (["--slices", "2-8", "--in", "b_1"], "has 8 slices"),
         (["--suggest", "--undo"], "expected one of"),
         (
             ["--missing", "splen", "--in", "b_1"],
@@ -216,14 +341,6 @@ def test_bad_tables(folder, tmp_path, capsys, message):
 )
 def test_bad_arguments(folder, capsys, arguments, message):
     assert message in error(capsys, *arguments)
-
-
-def test_a_block_of_another_origin_is_not_replaced(folder, capsys):
-    block = {"version": 1, "protocols": {"p": {}}, "cases": dict.fromkeys(VALUES, "p")}
-    write_json(folder / "dataset.json", {**read_json(folder / "dataset.json"), "label_sets": block})
-    assert "has a 'label_sets' block that annotate did not write" in error(
-        capsys, "--missing", "spleen", "--in", "b_*"
-    )
 
 
 def test_labels_that_changed_since_planning(folder, tmp_path, capsys):
@@ -271,17 +388,11 @@ def test_masks(folder, masks, tmp_path, capsys):
     """
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
-    assert (
-        annotate(
-            "--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2"
-        )
-        == 0
-    )
-    assert annotate("--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2",
-                    "--mask", masks) == 0  # fmt: skip
+    words = ["--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2"]
+    assert annotate(*words, "--mask", masks) == 0
     out = capsys.readouterr().out
     assert "wrote 1 label maps" in out
-    assert "without mask, as before: b_2" in out
+    assert "b_2" in out
     assert "nnUNetv2_plan_and_preprocess -d 10" in out.rpartition("next:")[2]
     assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 4, 4, 4, 0, 0, 0, 0]
     assert values_of(folder / "labelsTr" / "b_2.nii.gz") == [1, 3, 0, 0, 0, 0, 0, 0]
@@ -292,10 +403,70 @@ def test_masks(folder, masks, tmp_path, capsys):
     assert contract.annotated("b_1") == ("background", "liver")
     assert verify(folder)[0] == []
     assert "label_sets" not in read_json(copy)  # nothing is trained before it is preprocessed again
-    assert "--undo' comes first" in error(capsys, "--missing", "spleen", "--in", "b_1")
     assert annotate("--undo") == 0
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert not list(folder.glob("labelsTr_*"))
+
+
+def test_a_step_after_masks_leaves_them_alone(folder, masks, tmp_path):
+    """nnU-Net's copy waits for new voxels; what is declared next must not make it look ready."""
+    copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
+    before = files_below(tmp_path)
+    assert annotate("--missing", "spleen", "tumour", "--in", "b_1", "--mask", masks) == 0
+    masked = files_below(tmp_path)
+    assert annotate("--missing", "spleen", "--in", "b_2", "--add") == 0
+    contract = contract_of(folder)
+    assert contract.protocol("b_1").sets[4] == {2, 3}
+    assert contract.protocol("b_2").sets[0] == {0, 2}
+    assert "label_sets" not in read_json(copy)
+    write_json(copy, read_json(folder / "dataset.json"))  # preprocessed again
+    assert annotate("--missing", "tumour", "--in", "a_2", "--add") == 0
+    assert read_json(copy)["label_sets"] == read_json(folder / "dataset.json")["label_sets"]
+    for _ in range(2):
+        assert annotate("--undo") == 0
+    copy.write_bytes(masked[copy])
+    assert files_below(tmp_path) == masked
+    assert annotate("--undo") == 0
+    assert files_below(tmp_path) == before
+
+
+def test_undo_keeps_corrections_of_label_maps(folder, masks, capsys):
+    old = (folder / "labelsTr" / "b_1.nii.gz").read_bytes()
+    assert annotate("--missing", "spleen", "tumour", "--in", "b_1", "--mask", masks) == 0
+    write_volume(folder / "labelsTr" / "b_1.nii.gz", label_map(1, 1, 4))
+    corrected = (folder / "labelsTr" / "b_1.nii.gz").read_bytes()
+    capsys.readouterr()
+    assert annotate("--undo") == 0
+    kept = folder / "labelsTr_corrected" / "b_1.nii.gz"
+    assert kept.read_bytes() == corrected
+    assert str(kept) in capsys.readouterr().out
+    assert (folder / "labelsTr" / "b_1.nii.gz").read_bytes() == old
+
+
+def test_masks_do_not_change_another_data_set(folder, masks, capsys):
+    """A label folder that is a link belongs to another data set, too."""
+    other = folder.parent / "Dataset011_Other"
+    other.mkdir()
+    (folder / "labelsTr").rename(other / "labelsTr")
+    (folder / "labelsTr").symlink_to(other / "labelsTr")
+    before = files_below(other)
+    message = error(capsys, "--missing", "spleen", "--in", "b_1", "--mask", masks)
+    assert str(other / "labelsTr") in message
+    assert files_below(other) == before
+    assert annotate("--missing", "spleen", "--in", "b_1") == 0  # writes dataset.json only
+
+
+def test_a_mask_does_not_turn_a_missing_label_into_an_annotated_one(tmp_path, monkeypatch):
+    """With one label, `ignore` may be every label there is."""
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    monkeypatch.delenv("nnUNet_preprocessed", raising=False)
+    labels = {"background": 0, "liver": 1}
+    folder = write_nnunet(tmp_path, "Dataset003_Liver", labels, {"a": slabs(1), "b": slabs(0)})
+    write_mask(tmp_path / "masks" / "b.nii.gz", np.ones_like(slabs(0)))
+    words = ["--missing", "liver", "--in", "b", "--mask", str(tmp_path / "masks")]
+    assert main(["annotate", "-d", "3", *words, "-np", "1"]) == 0
+    assert contract_of(folder).coverage()["liver"] == 1
+    assert "liver" not in contract_of(folder).annotated("b")
 
 
 def test_a_mask_and_one_missing_label_keep_background_possible(folder, masks, capsys):
@@ -315,47 +486,66 @@ def test_undo_after_the_masked_data_set_was_preprocessed(folder, masks, tmp_path
     assert read_json(folder / "dataset.json")["labels"] == LABELS
 
 
-@pytest.mark.parametrize("stopped_at", ["second label map", "dataset.json"])
-def test_a_stop_between_label_maps_and_dataset_json_can_be_undone(
-    folder, masks, tmp_path, monkeypatch, stopped_at
-):
+KILLED = """
+import os, sys
+from nnunet_labelset.cli import main
+from nnunet_labelset.datasets.annotate import history
+real, calls = getattr(history, {function!r}), []
+def killed(*arguments):
+    calls.append(arguments)
+    if len(calls) == {number}:
+        os._exit(137)
+    return real(*arguments)
+setattr(history, {function!r}, killed)
+main(sys.argv[1:])
+"""
+STOPS = [
+    ("_exchange", 1),
+    ("_exchange", 2),
+    ("write_json", 1),
+    ("write_json", 2),
+    ("write_bytes", 1),
+]
+
+
+@pytest.mark.parametrize(("function", "number"), STOPS)
+@pytest.mark.parametrize("then", ["--undo", "the same again"])
+def test_a_killed_call_is_taken_back(folder, masks, tmp_path, function, number, then):
     write_volume(masks / "b_2.nii.gz", read_voxels(masks / "b_1.nii.gz")[0])
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    before = files_below(tmp_path)
+    words = ["--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2"]
+    command = ["annotate", "-d", "10", "-np", "1", *words, "--mask", str(masks)]
+    code = KILLED.format(function=function, number=number)
+    assert subprocess.run([sys.executable, "-c", code, *command], check=False).returncode == 137
+    if 4 in values_of(folder / "labelsTr" / "b_1.nii.gz"):
+        assert any("labelsTr/b_1.nii.gz" in line for line in verify(folder)[0])
+    if then == "--undo":
+        assert annotate("--undo") == 0
+        assert files_below(tmp_path) == before
+    else:
+        assert main(command) == 0
+        assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 4, 4, 4, 0, 0, 0, 0]
+        assert annotate("--undo") == 0
+        assert files_below(tmp_path) == before
 
-    def kill(*_):
-        raise SystemExit(137)
 
-    real, calls = annotate_files._exchange, []
-
-    def exchange(*paths):
-        calls.append(paths)
-        (kill if len(calls) == 2 else real)(*paths)
-
-    arguments = [
-        "--missing",
-        "spleen",
-        "tumour",
-        "--in",
-        "b_1",
-        "--missing",
-        "spleen",
-        "--in",
-        "b_2",
-        "--mask",
-        masks,
-    ]
-    with monkeypatch.context() as patch:
-        if stopped_at == "dataset.json":
-            patch.setattr(annotate_files, "write_json", kill)
-        else:
-            patch.setattr(annotate_files, "_exchange", exchange)
-        with pytest.raises(SystemExit):
-            annotate(*arguments)
-    assert 4 in values_of(folder / "labelsTr" / "b_1.nii.gz")
-    problems, _ = verify(folder)  # not declared: nobody can train with it
-    assert any("4" in str(problem) for problem in problems)
-    assert annotate("--undo") == 0
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+def test_two_calls_at_once_never_mix(folder, masks, tmp_path):
+    """One of them says who holds the data set; the old label maps are kept once."""
+    before = files_below(tmp_path)
+    start = "import sys; from nnunet_labelset.cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["annotate", "-d", "10", "-np", "1", "--missing", "spleen", "tumour", "--in", "b_1"]
+    command = [sys.executable, "-c", start, *words, "--mask", str(masks)]
+    for _ in range(3):
+        runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        errors = [run.communicate()[1] for run in runs]
+        codes = [run.returncode for run in runs]
+        assert 0 in codes, errors
+        assert all(
+            code == 0 or "is writing it" in text or "'ignore' voxels" in text
+            for code, text in zip(codes, errors, strict=True)
+        ), errors
+        assert annotate("--undo") == 0
+        assert files_below(tmp_path) == before
 
 
 def test_bad_masks_change_nothing(folder, masks, tmp_path, capsys):
@@ -385,7 +575,7 @@ def test_drawn_as_one(folder, capsys):
     for words, message in (
         (
             ["--merged", "liver", "--in", "b_1"],
-            "expected the labels that were drawn as one, two or more",
+            "two or more labels",
         ),
         (
             ["--merged", "liver", "tumor", "--in", "b_1"],
@@ -393,7 +583,7 @@ def test_drawn_as_one(folder, capsys):
         ),
         (
             ["--merged", "liver", "spleen", "--in", "b_1", "--missing", "spleen", "--in", "b_*"],
-            "to be missing, and",
+            "both missing and merged",
         ),
     ):
         assert message in error(capsys, *words)
@@ -418,10 +608,121 @@ def test_the_outline_of_a_region(folder):
 
 def test_drawn_as_one_and_yet_told_apart_is_noted(folder, capsys):
     assert annotate("--merged", "liver", "tumour", "--in", "b_*") == 0
-    assert (
-        "1 case(s) (b_2) have voxels of 'liver' and of 'tumour': were they drawn as one?"
-        in capsys.readouterr().out
+    notes = [line for line in capsys.readouterr().out.splitlines() if "drawn as one" in line]
+    assert len(notes) == 1
+    assert "b_2" in notes[0]
+    assert "b_1" not in notes[0]
+
+
+def test_a_merged_structure_that_a_whole_group_lacks_is_told(folder, capsys):
+    """Else the network learns that there is none."""
+    assert annotate("--merged", "spleen", "tumour", "--in", "b_1") == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if "'spleen' + 'tumour'" in line]
+    assert len(notes) == 1
+    assert "b_1" in notes[0]
+    assert any("'spleen' + 'tumour'" in line for line in verify(folder)[1])
+
+
+def test_a_label_that_a_whole_group_lacks_is_told(folder, capsys):
+    assert annotate("--missing", "tumour", "--in", "b_1") == 0
+    notes = [
+        line for line in capsys.readouterr().out.splitlines() if "group" in line and "b_1" in line
+    ]
+    assert len(notes) == 1
+    assert "'spleen'" in notes[0]
+
+
+def test_scribbles_are_annotated_nowhere(folder):
+    assert annotate("--scribbles", "--in", "b_*") == 0
+    contract = contract_of(folder)
+    assert contract.protocol("b_2").sets == (contract.full_set, {1}, {2}, {3})
+    assert contract.annotated("b_2") == ()
+    assert contract.is_fully_annotated("a_1")
+    assert verify(folder)[0] == []
+
+
+def test_slices(folder, tmp_path, capsys):
+    """Drawn in the slices 0 to 2: the rest may be anything, and a missing label stays missing."""
+    before = files_below(tmp_path)
+    words = ["--slices", "0-2", "--in", "b_*", "--missing", "spleen", "--in", "b_1"]
+    assert annotate(*words) == 0
+    assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 0, 0, 4, 4, 4, 4, 4]
+    assert values_of(folder / "labelsTr" / "b_2.nii.gz") == [1, 3, 0, 4, 4, 4, 4, 4]
+    contract = contract_of(folder)
+    assert contract.protocol("b_1").sets == ({0, 2}, {1}, {2}, {3}, {0, 1, 2, 3})
+    assert contract.annotated("b_1") == ("liver", "tumour")
+    assert verify(folder)[0] == []
+    assert annotate("--undo") == 0
+    assert files_below(tmp_path) == before
+
+
+def test_field_of_view(folder, masks, capsys):
+    assert annotate("--missing", "spleen", "--in", "b_2", "--field-of-view", masks) == 0
+    assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 0, 0, 0, 4, 4, 4, 4]
+    assert contract_of(folder).protocol("b_1").sets[4] == {0, 1, 2, 3}
+    assert annotate("--undo") == 0
+    words = ["--missing", "spleen", "--in", "b_1", "--mask", masks]
+    assert "--field-of-view" in error(capsys, *words, "--field-of-view", masks)
+
+
+TABLES = {
+    "German": "Patient;Leber;Liver;Spleen;Tumour\na_1;?;ja;ja;ja\na_2;;ja;JA;j\na_3;;ja;ja;ja\n"
+    "b_1;;ja;nein;ja\nb_2;;ja;nein;ja\n",
+    "French": "id,liver,spleen,tumour\na_1,oui,oui,oui\na_2,oui,oui,oui\na_3,VRAI,oui,oui\n"
+    "b_1,oui,non,oui\nb_2,oui,FAUX,oui\n",
+    "Spanish": "Subject,liver,spleen,tumour\na_1,sí,sí,si\na_2,sí,sí,sí\na_3,sí,sí,sí\n"
+    "b_1,sí,no,sí\nb_2,sí,no,sí\n",
+    "Excel": "sep=;\r\nName;LIVER;SPLEEN;TUMOUR\r\na_1;WAHR;WAHR;WAHR\r\na_2;WAHR;WAHR;WAHR\r\n"
+    "a_3;WAHR;WAHR;WAHR\r\nb_1;WAHR;FALSCH;WAHR\r\nb_2;WAHR;FALSCH;WAHR\r\n",
+    "crosses": "case;liver;spleen;tumour;remark\na_1;x;x;x;fine\na_2;X;x;x;\na_3;x;x;x;\n"
+    "b_1;x;;x;\nb_2;x;;x;not drawn\n",
+    "files": "case,annotated\na_1.nii.gz,all\na_2.nii.gz,all\na_3.nii.gz,all\n"
+    "b_1.nii.gz,liver;tumour\nb_2.nii.gz,liver;tumour\n",
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_tables_as_people_have_them(folder, tmp_path, capsys, kind):
+    (tmp_path / "cases.csv").write_bytes(TABLES[kind].encode())
+    assert annotate("--annotated", tmp_path / "cases.csv") == 0
+    contract = contract_of(folder)
+    groups = {case: contract.cases[case] for case in VALUES}
+    assert groups == dict.fromkeys(["a_1", "a_2", "a_3"], "complete") | dict.fromkeys(
+        ["b_1", "b_2"], "without spleen"
     )
+    ignored = {"German": "Leber", "crosses": "remark"}
+    notes = [line for line in capsys.readouterr().out.splitlines() if "ignored" in line]
+    assert len(notes) == (kind in ignored)
+    assert all(notes[0].endswith(ignored[kind]) for _ in notes)
+
+
+def test_empty_cells_beside_yes_and_no_are_not_guessed(folder, tmp_path, capsys):
+    (tmp_path / "cases.csv").write_text(BY_COLUMN.replace("b_1;1;no;1", "b_1;1;;1"))
+    message = error(capsys, "--annotated", tmp_path / "cases.csv")
+    assert "line 5" in message
+    assert "spleen" in message
+
+
+@pytest.mark.parametrize("names", [("hint", "spleen"), ("Liver", "liver"), ("name", "b")])
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_every_suggestion_is_accepted(tmp_path, monkeypatch, names, separator):
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    monkeypatch.delenv("nnUNet_preprocessed", raising=False)
+    monkeypatch.chdir(tmp_path)
+    labels = {"background": 0, **{name: value for value, name in enumerate(names, start=1)}}
+    arrays = {"a": slabs(1, 2), "b": slabs(1)}
+    folder = write_nnunet(tmp_path, "Dataset003_X", labels, arrays)
+    words = ["annotate", "-d", "3", "-np", "1"]
+    assert main([*words, "--suggest", "--separator", separator, "-o", "t.csv"]) == 0
+    assert main([*words, "--annotated", "t.csv"]) == 0
+    assert contract_of(folder).coverage() == {"background": 1, names[0]: 2, names[1]: 1}
+
+
+def test_a_decathlon_data_set_is_told_how_to_convert(folder, capsys):
+    content = {**read_json(folder / "dataset.json"), "labels": {"0": "background", "1": "liver"}}
+    write_json(folder / "dataset.json", content)
+    message = error(capsys, "--missing", "liver", "--in", "b_1")
+    assert "nnUNetv2_convert_MSD_dataset" in message
 
 
 def test_everything_was_drawn(folder, capsys):
@@ -456,7 +757,7 @@ def test_a_region_is_not_missing_by_its_name(folder, capsys):
     message = error(
         capsys, "--leaves", "liver", "spleen", "tumour", "--missing", "rest", "--in", "b_1"
     )
-    assert "a region: name its leaves (liver, spleen, tumour)" in message
+    assert "a region: name its labels (spleen, tumour)" in message
     assert "--merged 'rest'" in message
 
 

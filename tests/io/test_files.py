@@ -187,3 +187,12 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path):
 def test_nan_is_written_as_nnunet_reads_it(tmp_path):
     write_json(tmp_path / "a.json", {"x": float("nan")})
     assert json.loads((tmp_path / "a.json").read_text())["x"] != 0
+
+
+def test_a_key_that_occurs_twice(tmp_path):
+    """The last one would win silently."""
+    path = tmp_path / "dataset.json"
+    path.write_text('{"label_sets": {"cases": {"a": "full", "b": "full", "a": "basic"}}}')
+    with pytest.raises(LabelSetError, match="'a'") as raised:
+        read_json(path)
+    assert str(path) in str(raised.value)

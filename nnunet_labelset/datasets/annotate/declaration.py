@@ -18,7 +18,7 @@ from nnunet_labelset.datasets.annotate.labelled import (
     LabelledDataset,
     Values,
     matching_cases,
-    test_cases_by_pattern,
+    unrequested_test_cases,
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import listed, some
@@ -129,7 +129,7 @@ def declared_by_options(
     declarations: Declarations = {}
     if not add:
         patterns = [pattern for request in requests for pattern in request.patterns]
-        unclear = set() if include_test else test_cases_by_pattern(patterns, data)
+        unclear = set() if include_test else unrequested_test_cases(patterns, data)
         everything = Declaration(reason=NOT_NAMED)
         declarations = {name: everything for name in data.names if name not in unclear}
     for request in requests:

@@ -120,7 +120,7 @@ def _no_match(pattern: str, data: LabelledDataset, names: Sequence[str]) -> str:
     return "case" + (near_miss(pattern, names) or f"; cases are {some(names)}")
 
 
-def test_cases_by_pattern(patterns: Iterable[str], data: LabelledDataset) -> set[str]:
+def unrequested_test_cases(patterns: Iterable[str], data: LabelledDataset) -> set[str]:
     """Return the test cases that patterns would match if test cases were asked for."""
     patterns = [pattern for pattern in patterns if pattern not in data.names]
     return {name for name in data.test if any(fnmatchcase(name, text) for text in patterns)}

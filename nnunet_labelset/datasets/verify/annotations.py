@@ -3,207 +3,303 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet
+from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet, Protocol
+from nnunet_labelset.datasets.slips import find_slips
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts
-from nnunet_labelset.datasets.verify.findings import Findings
+from nnunet_labelset.datasets.verify.findings import Problem, Problems, doubt
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import DATASET
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase
 
-Facts = Mapping[RawCase, CaseFacts]
+
+@dataclass(frozen=True)
+class DeclaredCase:
+    """A case with a protocol, and how many voxels of its label map have each value."""
+
+    name: str
+    label: Path
+    part: str
+    protocol_name: str
+    protocol: Protocol
+    values: Mapping[int, int]
+
+    @cached_property
+    def own(self) -> Mapping[int, int]:
+        """Voxels by label, where a value stands for one label."""
+        own = Counter[int]()
+        sets = self.protocol.sets
+        for value, count in self.values.items():
+            if 0 <= value < len(sets) and len(sets[value]) == 1:
+                own[min(sets[value])] += count
+        return own
+
+    @cached_property
+    def larger(self) -> dict[int, LabelSet]:
+        """The foreground of larger label-sets by value; background is everywhere."""
+        stated = self.protocol.stated_sets.items()
+        return {value: labels - {0} for value, labels in stated if len(labels) > 1}
+
+    @property
+    def unannotated(self) -> LabelSet:
+        return frozenset().union(*self.larger.values()) - self.protocol.vouched
+
+    @property
+    def drawn(self) -> LabelSet:
+        """Labels that occur although a larger label-set declares them unannotated."""
+        return self.unannotated & set(self.own)
+
+    @property
+    def detail(self) -> str:
+        return f"protocol '{self.protocol_name}'"
 
 
 @dataclass(frozen=True)
-class Values:
-    """What a label map with a protocol contains: voxels by value, and by leaf where a value stands
-    for one leaf.
-    """
+class Annotations:
+    """All that the checks look at: the contract, and the cases that it declares."""
 
-    label: Path
-    part: str
-    protocol: str
-    sets: tuple[LabelSet, ...]
-    values: Mapping[int, int]
-    own: Mapping[int, int]
+    contract: Contract
+    block: Mapping[str, Any]
+    cases: Sequence[DeclaredCase]
+    is_readable: bool  # no label map is unreadable
+
+    @property
+    def training(self) -> list[DeclaredCase]:
+        return [case for case in self.cases if case.part == TRAINING]
+
+    @cached_property
+    def groups(self) -> dict[str, list[DeclaredCase]]:
+        groups: dict[str, list[DeclaredCase]] = {}
+        for case in self.cases:
+            groups.setdefault(case.protocol_name, []).append(case)
+        return groups
+
+    @cached_property
+    def occurring(self) -> dict[str, LabelSet]:
+        """The labels that occur by themselves in some case of each protocol."""
+        return {
+            name: frozenset().union(*(case.own for case in cases))
+            for name, cases in self.groups.items()
+        }
+
+    @cached_property
+    def usual(self) -> dict[str, LabelSet]:
+        """The labels that most cases of each protocol show, if it has several."""
+        usual = {}
+        for name, cases in self.groups.items():
+            counts = Counter(leaf for case in cases for leaf in case.own)
+            often = [leaf for leaf, number in counts.items() if 2 * number > len(cases)]
+            usual[name] = frozenset(often if len(cases) > 1 else ())
+        return usual
+
+    def names(self, leaves: Iterable[int]) -> str:
+        return some((self.contract.leaf_names[leaf] for leaf in sorted(leaves)), 8)
 
 
 def check_annotations(
-    contract: Contract, dataset_json: Mapping[str, Any], facts: Facts, found: Findings
-) -> None:
-    """All rules about values; what cannot be known because a file is unreadable is not claimed."""
-    block = dataset_json.get(BLOCK) or {}
-    declared: list[Values] = []
+    contract: Contract, dataset_json: Mapping[str, Any], facts: Mapping[RawCase, CaseFacts]
+) -> Problems:
+    """Yield every problem with values; nothing is claimed about files that are unreadable."""
+    declared = []
     for case, fact in facts.items():
         if fact.values is None or case.label is None:
             continue
-        _check_values(contract, case.label, fact.values, found)
+        yield from _check_values(contract, case.label, fact.values)
         if case.name in contract.cases:
-            sets = contract.protocol(case.name).sets
-            own = Counter[int]()
-            for value, count in fact.values.items():
-                if 0 <= value < len(sets) and len(sets[value]) == 1:
-                    own[min(sets[value])] += count
             declared.append(
-                Values(case.label, case.part, contract.cases[case.name], sets, fact.values, own)
+                DeclaredCase(
+                    name=case.name,
+                    label=case.label,
+                    part=case.part,
+                    protocol_name=contract.cases[case.name],
+                    protocol=contract.protocol(case.name),
+                    values=fact.values,
+                )
             )
-    for values in declared:
-        _check_ignore(contract, values, IGNORE in block["protocols"][values.protocol], found)
-    _check_unannotated(contract, declared, found)
-    if all(fact.values is not None for fact in facts.values()):
-        _check_leaves(contract, [values for values in declared if values.part == TRAINING], found)
+    annotations = Annotations(
+        contract=contract,
+        block=dataset_json.get(BLOCK) or {},
+        cases=declared,
+        is_readable=all(fact.values is not None for fact in facts.values()),
+    )
+    for check in CHECKS:
+        yield from check(annotations)
 
 
-def _check_values(
-    contract: Contract, label: Path, values: Mapping[int, int], found: Findings
-) -> None:
+def _check_values(contract: Contract, label: Path, values: Mapping[int, int]) -> Problems:
     last = len(contract.value_names) - 1
     unknown = {value: count for value, count in values.items() if not 0 <= value <= last}
-    if unknown:
-        counts = some(f"{value} ({count} voxels)" for value, count in unknown.items())
-        fix = "map them to a label or declare them"
-        if not contract.has_ignore and last + 1 in unknown:
-            fix += f"; if {last + 1} marks unannotated voxels, declare '{IGNORE}': {last + 1}"
-        found.error(label, f"values that 'labels' (0..{last}) does not declare: {counts}: {fix}")
-
-
-def _check_ignore(contract: Contract, case: Values, mentioned: bool, found: Findings) -> None:
-    """The reserved value in a case whose protocol does not use it; a case without any information."""
-    if not contract.has_ignore:
+    if not unknown:
         return
-    if not mentioned and (ignored := case.values.get(contract.num_leaves)):
-        found.warning(
-            case.label,
-            f"the protocol does not mention '{IGNORE}', but voxels have it: they count as plain ignored; to learn from "
-            f'them, say what they may be: "{IGNORE}": [leaves]',
-            f"protocol '{case.protocol}', {ignored / sum(case.values.values()):.1%} of the voxels",
-        )
-    if all(
-        0 <= value < len(case.sets) and case.sets[value] == contract.full_set
-        for value in case.values
-    ):
-        found.warning(
-            case.label, "every voxel is ignored: nothing can be learnt from this case; remove it"
-        )
+    counts = some(f"{value} ({count} voxels)" for value, count in unknown.items())
+    fix = "map them to a label or declare them"
+    if not contract.has_ignore and last + 1 in unknown:
+        fix += f"; if {last + 1} marks unannotated voxels, declare '{IGNORE}': {last + 1}"
+    yield Problem(label, f"values that 'labels' (0..{last}) does not declare: {counts}: {fix}")
 
 
-def _check_unannotated(contract: Contract, declared: list[Values], found: Findings) -> None:
-    """Leaves that a larger label-set declares unannotated, but that also occur by a value of their
+def _check_ignore(annotations: Annotations) -> Problems:
+    """The reserved value in a case whose protocol does not use it; a case without information."""
+    contract = annotations.contract
+    for case in annotations.cases if contract.has_ignore else ():
+        is_mentioned = IGNORE in annotations.block["protocols"][case.protocol_name]
+        ignored = case.values.get(contract.num_leaves)
+        if ignored and not is_mentioned:
+            yield doubt(
+                case.label,
+                f"the protocol does not mention '{IGNORE}', but voxels have it: they count as "
+                f"plain ignored; to learn from them, list what they may be: "
+                f'"{IGNORE}": [labels]',
+                f"{case.detail}, {ignored / sum(case.values.values()):.1%} of the voxels",
+            )
+        sets = dict(enumerate(case.protocol.sets))
+        if all(sets.get(value) == contract.full_set for value in case.values):
+            yield doubt(
+                case.label,
+                "every voxel is ignored: nothing can be learnt from this case; remove it",
+            )
+
+
+def _check_unannotated(annotations: Annotations) -> Problems:
+    """Labels that a larger label-set declares unannotated, but that also occur by a value of their
     own.
-
-    A case that has all of them and no voxel of a larger label-set, or some of them and nothing that
-    its protocol annotates, was given the protocol of another: an error. That some occur is right
-    for a disputed structure between annotated ones (all leaves of its label-set occur by
-    themselves, and it has a value of its own) and for drawings in a case where no leaf is complete:
-    a warning. Where a protocol leaves some of the leaves of a label-set out and others not, either
-    the voxels or the protocol are wrong: an error, case by case.
     """
-    foreground = contract.full_set - {0}
-    occurring: dict[str, set[int]] = {}
-    for case in declared:
-        occurring.setdefault(case.protocol, set()).update(case.own)
-    for case in declared:
-        protocol = contract.protocols[case.protocol]
-        stated = protocol.stated_sets.items()
-        larger = {v: s - {0} for v, s in stated if len(s) > 1}  # {0} is everywhere
-        vouched = protocol.vouched
-        unannotated = frozenset().union(*larger.values()) - vouched
-        drawn = unannotated & set(case.own)
-        annotated = protocol.annotated - {0}
-        detail = f"protocol '{case.protocol}'"
-        open_here = [leaves for value, leaves in larger.items() if value and value in case.values]
-        every = drawn == unannotated and not open_here
-        disputed = any(leaves <= set(case.own) for leaves in open_here)
-        if drawn and (every or (annotated and annotated.isdisjoint(case.own) and not disputed)):
-            also = (
-                "" if every else f", and none of what it annotates ({_names(contract, annotated)})"
-            )
-            found.error(
-                case.label,
-                f"has voxels of {'all that' if every else 'what'} its protocol leaves out ({_names(contract, drawn)})"
-                f"{also}: give the case the protocol that it was drawn by (were two cases swapped?), or correct the "
-                f"values",
-                detail,
-            )
+    for case in annotations.cases:
+        if case.drawn:
+            swapped = list(_check_swapped(annotations, case))
+            yield from swapped or _check_drawn(annotations, case)
+
+
+def _check_swapped(annotations: Annotations, case: DeclaredCase) -> Problems:
+    """A case that has all that its protocol leaves out and no voxel of a larger label-set, or some
+    of it and nothing that its protocol annotates, was given the protocol of another one.
+    """
+    annotated = case.protocol.annotated - {0}
+    open_sets = [leaves for value, leaves in case.larger.items() if value and value in case.values]
+    has_all = case.drawn == case.unannotated and not open_sets
+    is_disputed = any(leaves <= set(case.own) for leaves in open_sets)
+    has_nothing_else = bool(annotated) and annotated.isdisjoint(case.own) and not is_disputed
+    if has_all and case.drawn <= annotations.usual[case.protocol_name]:
+        has_all = False  # the group was drawn so, as where one of two sides is missing
+    if not has_all and not has_nothing_else:
+        return
+    extent = "all that" if has_all else "what"
+    also = "" if has_all else f", and none of what it annotates ({annotations.names(annotated)})"
+    yield Problem(
+        case.label,
+        f"has voxels of {extent} its protocol leaves out ({annotations.names(case.drawn)}){also}: "
+        f"give the case the protocol that it was drawn by (were two cases swapped?), or correct "
+        f"the values",
+        case.detail,
+    )
+
+
+def _check_drawn(annotations: Annotations, case: DeclaredCase) -> Problems:
+    """Sound for a disputed structure between annotated ones (all labels of its label-set occur by
+    themselves, and it has a value of its own), for drawings in a case where no label is complete,
+    and where most cases of the protocol show the same. Otherwise either the voxels or the protocol
+    are wrong.
+    """
+    reported: set[int] = set()
+    for value, leaves in case.larger.items():
+        drawn = (leaves - case.protocol.vouched) & set(case.own)
+        if not drawn:
             continue
-        reported: set[int] = set()
-        for value, leaves in larger.items():
-            here = (leaves - vouched) & set(case.own)
-            if not here:
-                continue
-            meaning = (
-                f"'{contract.value_names[value]}' may be {{{_names(contract, case.sets[value])}}}"
-            )
-            if (value and leaves - vouched <= occurring[case.protocol]) or leaves == foreground:
-                found.warning(
-                    case.label,
-                    f"{meaning}, but {_names(contract, here)} also occur by themselves: fine for partly drawn "
-                    f"structures; for disputed voxels between annotated leaves, vouch for these in the protocol "
-                    f'("{contract.leaf_names[min(here)]}": ["{contract.leaf_names[min(here)]}"]); else remove what is '
-                    f"annotated completely from the label-set",
-                    detail,
-                )
-                continue
-            for leaf in sorted(here - reported):
-                reported.add(leaf)
-                name = contract.leaf_names[leaf]
-                found.error(
-                    case.label,
-                    f"voxels are '{name}', which the protocol declares unannotated ({meaning}): correct the values if "
-                    f"they are something else; if '{name}' is annotated here, give the case a protocol without "
-                    f"'{name}' in that label-set",
-                    f"{detail}, {case.own[leaf]} voxels",
-                )
+        if _is_sound(annotations, case, value, drawn):
+            yield _partly_drawn(annotations, case, value, drawn)
+            continue
+        for leaf in sorted(drawn - reported):
+            reported.add(leaf)
+            yield _contradiction(annotations, case, value, leaf)
 
 
-def _names(contract: Contract, leaves: Iterable[int]) -> str:
-    return some((contract.leaf_names[leaf] for leaf in sorted(leaves)), 8)
+def _is_sound(annotations: Annotations, case: DeclaredCase, value: int, drawn: LabelSet) -> bool:
+    leaves = case.larger[value]
+    occurring = annotations.occurring[case.protocol_name]
+    is_disputed = value > 0 and leaves - case.protocol.vouched <= occurring
+    is_scribbled = leaves == annotations.contract.full_set - {0}
+    return is_disputed or is_scribbled or drawn <= annotations.usual[case.protocol_name]
 
 
-def _check_leaves(contract: Contract, training: list[Values], found: Findings) -> None:
-    """Leaves that no case annotates, and annotated leaves that do not occur: forgotten, or really
-    not there?
-    """
-    everywhere = {leaf for case in training for leaf in case.own}
-    annotated = {leaf for case in training for leaf in contract.protocols[case.protocol].annotated}
-    present = [
-        case.sets[value]
-        for case in training
-        for value in case.values
-        if 0 <= value < len(case.sets)
-    ]
-    if training and all(0 in labels for labels in present):
-        found.error(
-            DATASET,
-            "nothing can be learnt: every voxel of every training case may be background: add annotated cases, or "
-            "correct the protocols",
-        )
-    for leaf in (
-        range(1, contract.num_leaves) if training else ()
-    ):  # background is often part of a larger label-set
-        name = contract.leaf_names[leaf]
-        if leaf not in annotated and leaf not in everywhere:
-            # Only a warning: leaves may be withheld on purpose, and what they are not is learnt all
-            # the same.
-            found.warning(
-                DATASET, f"leaf '{name}' is annotated in no training case: add cases or remove it"
-            )
-        elif leaf in annotated and leaf not in everywhere:
-            found.warning(
-                DATASET,
-                f"leaf '{name}' is declared annotated, but has no voxel in any training case",
-            )
+def _meaning(annotations: Annotations, case: DeclaredCase, value: int) -> str:
+    name = annotations.contract.value_names[value]
+    return f"'{name}' may be {{{annotations.names(case.protocol.sets[value])}}}"
+
+
+def _partly_drawn(
+    annotations: Annotations, case: DeclaredCase, value: int, drawn: LabelSet
+) -> Problem:
+    name = annotations.contract.leaf_names[min(drawn)]
+    return doubt(
+        case.label,
+        f"{_meaning(annotations, case, value)}, but {annotations.names(drawn)} also occur by "
+        f"themselves: fine for partly drawn structures; for disputed voxels between annotated "
+        f'labels, vouch for these in the protocol ("{name}": ["{name}"]); else remove what is '
+        f"annotated completely from the label-set",
+        case.detail,
+    )
+
+
+def _contradiction(annotations: Annotations, case: DeclaredCase, value: int, leaf: int) -> Problem:
+    name = annotations.contract.leaf_names[leaf]
+    return Problem(
+        case.label,
+        f"voxels are '{name}', which the protocol declares unannotated "
+        f"({_meaning(annotations, case, value)}): correct the values if they are something else; "
+        f"if '{name}' is annotated here, give the case a protocol without '{name}' in that "
+        f"label-set",
+        f"{case.detail}, {case.own[leaf]} voxels",
+    )
+
+
+def _check_information(annotations: Annotations) -> Problems:
+    training = annotations.training
+    if not training or not annotations.is_readable:
+        return
     for case in training:
-        for leaf in sorted(
-            (contract.protocols[case.protocol].annotated & everywhere) - set(case.own) - {0}
-        ):
-            found.warning(
+        sets = case.protocol.sets
+        if any(0 <= value < len(sets) and 0 not in sets[value] for value in case.values):
+            return
+    yield Problem(
+        DATASET,
+        "nothing can be learnt: every voxel of every training case may be background: add "
+        "annotated cases, or correct the protocols",
+    )
+
+
+def _check_slips(annotations: Annotations) -> Problems:
+    if annotations.is_readable:
+        values = {case.name: case.values for case in annotations.training}
+        for slip in find_slips(annotations.contract, values):
+            yield doubt(DATASET, slip)
+
+
+def _check_absent(annotations: Annotations) -> Problems:
+    """Annotated labels that do not occur in a case: forgotten, or really not there?"""
+    if not annotations.is_readable:
+        return
+    for case in annotations.training:
+        # A label that the whole group lacks is told once, as a slip.
+        expected = case.protocol.annotated & annotations.occurring[case.protocol_name]
+        for leaf in sorted(expected - set(case.own) - {0}):
+            yield doubt(
                 case.label,
-                f"'{contract.leaf_names[leaf]}' is declared annotated, but no voxel has it: fine if there is none in "
-                f"the image; if it was not drawn, the case needs a protocol that leaves it out",
-                f"protocol '{case.protocol}'",
+                f"'{annotations.contract.leaf_names[leaf]}' is declared annotated, but no voxel "
+                f"has it: fine if there is none in the image; if it was not drawn, the case needs "
+                f"a protocol that leaves it out",
+                case.detail,
             )
+
+
+CHECKS: tuple[Callable[[Annotations], Problems], ...] = (
+    _check_ignore,
+    _check_unannotated,
+    _check_information,
+    _check_slips,
+    _check_absent,
+)

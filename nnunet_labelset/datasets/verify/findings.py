@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from nnunet_labelset.io.text import some
 
 MOST_ON_SCREEN = 30
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a check has found: where, what is wrong and how to fix it. A doubt is a warning."""
+
+    where: str | Path
+    text: str
+    detail: str = ""
+    is_doubt: bool = False
+
+
+Problems = Iterator[Problem]
+
+
+def doubt(where: str | Path, text: str, detail: str = "") -> Problem:
+    return Problem(where, text, detail, is_doubt=True)
 
 
 class Finding(str):
@@ -20,7 +38,8 @@ class Finding(str):
     def __new__(cls, where: str, text: str, detail: str = "") -> Finding:
         where = f"{where} ({detail})" if detail else where
         line = super().__new__(cls, f"{where}: {text}")
-        line.where, line.text = where, text
+        line.where = where
+        line.text = text
         return line
 
 
@@ -32,27 +51,24 @@ class Findings:
         self.errors: list[Finding] = []
         self.warnings: list[Finding] = []
 
-    def error(self, where: str | Path, text: str, detail: str = "") -> None:
-        self.errors.append(Finding(self.name(where), text, detail))
-
-    def warning(self, where: str | Path, text: str, detail: str = "") -> None:
-        self.warnings.append(Finding(self.name(where), text, detail))
-
-    def name(self, where: str | Path) -> str:
-        return os.path.relpath(where, self.folder) if isinstance(where, Path) else where
+    def add(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            where = problem.where
+            if isinstance(where, Path):
+                where = os.path.relpath(where, self.folder)
+            finding = Finding(where, problem.text, problem.detail)
+            (self.warnings if problem.is_doubt else self.errors).append(finding)
 
 
 def screen_lines(findings: Sequence[Finding]) -> list[str]:
-    """The lines for a screen: what is said of many files is said once, and of very many kinds only
-    the first.
+    """Return the lines for a screen: findings that many files share are shown once, and of very
+    many kinds only the first.
     """
     kinds: dict[str, list[str]] = {}
     for finding in findings:
         kinds.setdefault(finding.text, []).append(finding.where)
     lines = [f"{some(where, 3)}: {text}" for text, where in kinds.items()]
-    left = len(lines) - MOST_ON_SCREEN
-    return (
-        [*lines[:MOST_ON_SCREEN], f"... and {left} more kinds: -o FILE writes all of them"]
-        if left > 0
-        else lines
-    )
+    hidden = len(lines) - MOST_ON_SCREEN
+    if hidden <= 0:
+        return lines
+    return [*lines[:MOST_ON_SCREEN], f"... and {hidden} more kinds: -o FILE writes all of them"]
