@@ -2,6 +2,7 @@
 mirroring too.
 """
 
+from pathlib import Path
 from typing import Any
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
@@ -10,7 +11,7 @@ from nnunet_labelset.losses import LeafDiceCELoss
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.short import ShortMixin
-from nnunet_labelset.training.start import pretrained_file, restore_outputs
+from nnunet_labelset.training.start import StartFile
 from nnunet_labelset.training.teacher import TeacherMixin
 
 
@@ -49,10 +50,9 @@ class nnUNetTrainer_noSides_keepOutputs(NoSides, nnUNetTrainer):
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        file = pretrained_file()
         names = [name for name in self.dataset_json["labels"] if name != "ignore"]
-        if file is not None:
-            restore_outputs(self.network, file, names)
+        start_file = StartFile(Path(), names)  # the one on the command line
+        start_file.restore(self.network, self.print_to_log_file)
 
 
 class nnUNetTrainerLabelSet_noSides(NoSides, RecommendedMixin, nnUNetTrainer):

@@ -56,13 +56,16 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def new_file(path: str | Path, flush: bool = True) -> Iterator[Path]:
+def new_file(
+    path: str | Path, flush: bool = True, temporary_name: str | None = None
+) -> Iterator[Path]:
     """A path for any writer; when the block ends, what was written there is flushed to disk and
     named `path`.
 
     Readers see the old file or the whole new one. After an error nothing is left behind. A disk
     that is full, or a folder that cannot be written to, is one line. Who writes many files flushes
-    them together (`flush_files`).
+    them together (`flush_files`). A fixed `temporary_name` is for large files with one writer: a
+    killed process then leaves at most one of them behind.
     """
     path = Path(path)
     if os.path.exists(path) and not os.path.isfile(path):  # a device, which root would replace
@@ -70,15 +73,15 @@ def new_file(path: str | Path, flush: bool = True) -> Iterator[Path]:
     ending = "".join(
         path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
     )  # some writers go by it
-    temporary = (
-        path.parent / f".{secrets.token_hex(8)}{ending}"
-    )  # short: the name itself may be as long as can be
+    # short: the name itself may be as long as can be
+    temporary = path.parent / (temporary_name or f".{secrets.token_hex(8)}{ending}")
+    is_mine = temporary_name is not None
     try:
         try:
-            temporary.touch(exist_ok=False)  # tells at once what no writer could do
+            temporary.touch(exist_ok=is_mine)  # tells at once what no writer could do
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.touch(exist_ok=False)
+            temporary.touch(exist_ok=is_mine)
         yield temporary
         if flush:
             _flush(temporary)

@@ -54,6 +54,11 @@ UNLIKELY = -2.0
 LARGEST_GROWTH = 100
 
 
+def start_name(plans: str, configuration: str) -> str:
+    """Return the name of a start file."""
+    return f"start_{plans}_{configuration}.pth"
+
+
 def extend(
     model: Path,
     dataset: str,
@@ -76,7 +81,7 @@ def extend(
         weights = _new_weights(checkpoint_file, old_model.outputs, new, contract, trust)
     name = _plans_name(plans_name, old_model.plans)
     target = nnunet_folder(PREPROCESSED) / raw.name
-    start = target / f"start_{name}_{old_model.configuration}.pth"
+    start = target / start_name(name, old_model.configuration)
     _refuse_existing(target / f"{name}.json", start)
     plans = _moved(old_model.plans, name, raw, dataset_json)
     added = [label for label in new if label not in old_model.outputs]
@@ -87,7 +92,7 @@ def extend(
         f"{start}: {len(old_model.outputs)} outputs of the old model, "
         f"new: {some(added, 20) or 'none'}. Next:"
     )
-    trainer = _trainer(contract, old_model.outputs, new)
+    trainer = extension_trainer(contract, old_model.outputs, new)
     commands = next_commands_with_plans(number, name, old_model.configuration, trainer)
     print("\n".join(commands), f"-pretrained_weights {start}")
 
@@ -145,9 +150,10 @@ class OldModel:
         return cls(configuration, plans, dataset_json, output_names(dataset_json))
 
 
-def _trainer(contract: Contract, old: Sequence[str], new: Sequence[str]) -> str:
-    """The old model teaches where a case does not annotate all that it knows; regions have no
-    teacher.
+def extension_trainer(contract: Contract, old: Sequence[str], new: Sequence[str]) -> str:
+    """Return the trainer for a model with the labels `old` that learns those of `new`.
+
+    The old model teaches where a case does not annotate all that it knows; regions have no teacher.
     """
     trainer = recommended_trainer(new)
     if contract.regions is not None:

@@ -1,95 +1,146 @@
-"""What a training log says when the data and the trainer do not go together."""
+"""Advice in the training log where the data and the trainer do not go together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.extend import extension_trainer
 from nnunet_labelset.nnunet.recommendation import (
     NO_MIRRORING,
     reasons,
     recommended_trainer,
     sided_pairs,
 )
-from nnunet_labelset.training.base import Trainer
 
-PATIENCE = 20  # epochs without a voxel right; of a short training, a third
-NOTHING = 1e-3  # a Dice so low is none: the counts of earlier epochs fade, but not to 0
+PATIENCE = 20  # epochs without a correct voxel; a third of a short training
+NOTHING = 1e-3  # the counts of earlier epochs decay, but never to 0
 
 
-def dead_leaves(history: Sequence[Sequence[float]], patience: int) -> list[int]:
-    """Leaves, counted without background, that had nothing in all of their last `patience` scores
-    (NaN: no score).
+class Advice:
+    """Writes advice into the training log."""
+
+    def __init__(self, contract: Contract, trainer_name: str, log: Callable[[str], None]) -> None:
+        """
+        contract: of the data set.
+        trainer_name: the trainer at work.
+        log: writes a line.
+        """
+        self.contract = contract
+        self.trainer_name = trainer_name
+        self.log = log
+
+    def show_coverage(
+        self,
+        training_coverage: Mapping[str, int],
+        validation_coverage: Mapping[str, int],
+        training: Sequence[str],
+        validation: Sequence[str],
+    ) -> None:
+        """Log in how many cases each label or region is annotated."""
+        width = max(map(len, training_coverage))
+        lines = ["Cases in which each label is annotated (training, validation):"]
+        for label, number in training_coverage.items():
+            lines.append(
+                f"  {label:{width}}  {number:5d} of {len(training)}  "
+                f"{validation_coverage[label]:5d} of {len(validation)}"
+            )
+        self.log("\n".join(lines))
+
+    def recommend(self, coverage: Mapping[str, int], num_cases: int, plan: Any) -> None:
+        """Name the trainer for these cases, and why.
+
+        coverage: in how many of the `num_cases` training cases each label is annotated.
+        plan: nnU-Net's configuration, with the sizes of patches and images.
+        """
+        if all(map(self.contract.is_fully_annotated, self.contract.cases)):
+            self._recommend("nnUNetTrainer", ["every case is fully annotated"])
+            return
+        has_regions = self.contract.regions is not None  # their loss has no running Dice
+        patch_size = () if has_regions else plan.patch_size
+        why = reasons(coverage, num_cases, patch_size, plan.median_image_size_in_voxels)
+        self._recommend(recommended_trainer(self.contract.leaf_names), why)
+
+    def recommend_extended(
+        self, coverage: Mapping[str, int], new_labels: Sequence[str], has_teacher: bool
+    ) -> None:
+        """Do the same for a training that `extend` started: old labels must not be forgotten."""
+        old_labels = [label for label in coverage if label not in new_labels]
+        trainer = extension_trainer(self.contract, old_labels, list(coverage))
+        self._recommend(trainer, ["the training extends a model"])
+        unannotated = [f"'{label}'" for label in old_labels if coverage[label] == 0]
+        if unannotated and not has_teacher:
+            self.log(
+                f"WARNING: no training case annotates {some(unannotated)}, and the network will "
+                f"forget what it knew: train with {trainer}, or add cases that annotate them"
+            )
+
+    def _recommend(self, trainer: str, why: Sequence[str]) -> None:
+        facts = "; ".join([f"{trainer} (this is {self.trainer_name})", *why])
+        self.log(f"Recommended for these cases: {facts}")
+
+    def warn_of_missing_labels(self, coverage: Mapping[str, int]) -> None:
+        """Name labels that no training case annotates; background is known from what excludes it."""
+        for label, number in coverage.items():
+            if number == 0 and label != "background":
+                self.log(
+                    f"WARNING: no training case annotates '{label}': it cannot be learned well"
+                )
+
+    def warn_of_mirroring(self, mirrored_axes: Sequence[int] | None) -> None:
+        """Warn if mirroring mixes up labels that differ by side."""
+        pairs = sided_pairs(self.contract.leaf_names)
+        if not pairs or not mirrored_axes:
+            return
+        named = ", ".join(f"'{left}' and '{right}'" for left, right in pairs[:3])
+        self.log(
+            f"WARNING: {named} differ by side, and mirroring makes left and right the same: "
+            f"use {DEFAULT_TRAINER}{NO_MIRRORING}, or put LabelSetMixin before "
+            "nnUNetTrainerNoMirroring"
+        )
+
+    def warn_of_dead_labels(
+        self,
+        names: Sequence[str],
+        history: Sequence[Sequence[float]],
+        missed: Sequence[float],
+        num_epochs: int,
+    ) -> None:
+        """Name labels whose Dice stays at 0, every few epochs.
+
+        history: the scores of all epochs.
+        missed: false negatives of each label in the recent epochs.
+        num_epochs: the length of the whole training.
+        """
+        patience = min(PATIENCE, max(3, num_epochs // 3))
+        if len(history) % patience:
+            return
+        for label in dead_labels(history, patience):
+            if missed[label] > 0:  # else there are false positives only: it was not seen
+                self.log(
+                    f"WARNING: '{names[label]}' is annotated, but its Dice has been 0 in its last "
+                    f"{patience} scores. {self._remedy()}"
+                )
+
+    def _remedy(self) -> str:
+        if self.trainer_name.startswith(DEFAULT_TRAINER):
+            return "Look at its annotations ('nnunet_labelset verify'), or train longer"
+        return f"This loss may never find it: use {DEFAULT_TRAINER}"
+
+
+def dead_labels(history: Sequence[Sequence[float]], patience: int) -> list[int]:
+    """Return the labels, counted without background, whose last `patience` scores were all 0.
+
+    NaN is not a score.
     """
-    if not history:
-        return []
     dead = []
-    for leaf, column in enumerate(np.array(history, float).T):
+    for label, column in enumerate(np.array(history, float).T):
         scores = column[~np.isnan(column)][-patience:]
         if len(scores) == patience and (scores < NOTHING).all():
-            dead.append(leaf)
+            dead.append(label)
     return dead
-
-
-class AdviceMixin(Trainer):
-    """Warnings at the start and at the end of an epoch; a part of `LabelSetMixin`."""
-
-    contract: Any
-    training_state: Any
-
-    @property
-    def foreground_names(self) -> tuple[str, ...]:
-        raise NotImplementedError
-
-    def _log_recommendation(self, coverage: Mapping[str, int], training: Sequence[str]) -> None:
-        """The same advice as in the documentation, with what speaks for it in these cases."""
-        size = self.configuration_manager
-        patch = (
-            size.patch_size if self.contract.regions is None else ()
-        )  # the loss of regions has no running Dice
-        why = reasons(coverage, len(training), patch, size.median_image_size_in_voxels)
-        if all(map(self.contract.is_fully_annotated, self.contract.cases)):
-            text = "every case is fully annotated: nnU-Net's own nnUNetTrainer would do"
-        else:
-            text = "; ".join(
-                [
-                    f"{recommended_trainer(self.contract.leaf_names)} (this is {type(self).__name__})",
-                    *why,
-                ]
-            )
-        self.print_to_log_file(f"Recommended for these cases: {text}")
-
-    def on_train_start(self) -> None:
-        super().on_train_start()  # sets the axes of mirroring
-        pairs = sided_pairs(self.contract.leaf_names)
-        if pairs and self.inference_allowed_mirroring_axes:
-            named = ", ".join(f"'{a}' and '{b}'" for a, b in pairs[:3])
-            self.print_to_log_file(
-                f"WARNING: {named} differ by side, and mirroring makes left and right the same: "
-                f"use {DEFAULT_TRAINER}{NO_MIRRORING}, or put LabelSetMixin before nnUNetTrainerNoMirroring"
-            )
-
-    def on_epoch_end(self) -> None:
-        patience = min(PATIENCE, max(3, self.num_epochs // 3))
-        history = self.logger.get_value("dice_per_class_or_region", step=None)
-        counts = self.training_state.get("pseudo_dice_counts")
-        for leaf in dead_leaves(history, patience):
-            if (
-                counts is not None and counts[2][leaf] == 0
-            ):  # nothing was missed: false positives alone
-                continue
-            name = self.foreground_names[leaf]
-            if (self.current_epoch + 1) % patience == 0:  # not in every epoch
-                self.print_to_log_file(
-                    f"WARNING: '{name}' is annotated, but its Dice has been 0 in its last {patience} scores. "
-                    + self._advice_for_dead_leaves()
-                )
-        super().on_epoch_end()
-
-    def _advice_for_dead_leaves(self) -> str:
-        if type(self).__name__.startswith(DEFAULT_TRAINER):
-            return "Look at its annotations ('nnunet_labelset verify'), or train longer"
-        return f"This loss may never find it: use {DEFAULT_TRAINER}, which keeps pulling at a leaf that is not found"

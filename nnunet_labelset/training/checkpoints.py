@@ -1,106 +1,170 @@
-"""Checkpoints that are whole or not there, and that go on only with the contract they were trained
-with.
-"""
+"""Checkpoints: what they store for us, how they are written, and which ones may be loaded."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import BEST_CHECKPOINT, FINAL_CHECKPOINT, LATEST_CHECKPOINT
-from nnunet_labelset.training.base import Trainer
-from nnunet_labelset.training.stopping import stop
+from nnunet_labelset.nnunet.names import (
+    BEST_CHECKPOINT,
+    FINAL_CHECKPOINT,
+    LATEST_CHECKPOINT,
+    SPLITS,
+)
+
+# In the first parameter group of the optimizer, whose options nnU-Net saves and restores as they
+# are. Plain containers, so that checkpoints load without this package.
+STATE = "label_sets"
+CHECKPOINTS = (FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT)
+NEW_TRAINING = "start a new training without --c"
 
 
-class CheckpointMixin(Trainer):
-    """nnU-Net's checkpoints, with what a label-set training has to remember and to check."""
+@dataclass
+class TrainingState:
+    """What a label-set training remembers; part of every checkpoint."""
 
-    _resuming: bool
-    contract: Contract
+    training_cases: list[str] | None = None  # None: a checkpoint from before this was stored
+    validation_cases: list[str] | None = None
+    pseudo_dice_counts: np.ndarray | None = None  # (3, labels): tp, fp, fn of recent epochs
+    running_dice: dict[Any, torch.Tensor] = field(default_factory=dict)
+    new_labels: list[str] | None = None  # in a training that `extend` started
+    teacher: dict[str, Any] | None = None  # weights
 
-    @property
-    def training_state(self) -> dict[str, Any]:
-        """What of ours a checkpoint carries: nnU-Net saves and restores the options of the
-        optimiser as they are.
+    @classmethod
+    def of_checkpoint(cls, checkpoint: Mapping[str, Any]) -> TrainingState:
+        """Return the state stored in a checkpoint; an empty one if there is none."""
+        stored = checkpoint["optimizer_state"]["param_groups"][0].get(STATE, {})
+        names = [item.name for item in fields(cls)]
+        return cls(**{name: stored[name] for name in names if name in stored})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is known, as plain containers."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def read_whole_checkpoint(path: Path) -> dict[str, Any]:
+    """Return a checkpoint, its tensors still on disk; a truncated file is an error."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
+    except Exception as error:  # torch raises many kinds for a truncated file
+        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        others = [path.with_name(name) for name in CHECKPOINTS if name != path.name]
+        usable = [other.name for other in others if other.is_file()]
+        fix = f"remove it, and --c continues from {usable[0]}" if usable else NEW_TRAINING
+        raise LabelSetError(f"{path}: not a complete checkpoint ({reason}): {fix}") from None
+
+
+def whole_checkpoint(path: str) -> AbstractContextManager[Path]:
+    """Return a path to write to; the checkpoint gets its name when it is complete.
+
+    The temporary name is always the same: killed trainings must not leave more and more files.
+    """
+    return new_file(path, temporary_name=f".unfinished_{Path(path).name}")
+
+
+@contextmanager
+def as_file(source: Any) -> Iterator[str]:
+    """Return the file of a checkpoint that may be given as a dict: nnU-Net 2.8 fails for those."""
+    if not isinstance(source, Mapping):
+        yield str(source)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, FINAL_CHECKPOINT)
+        torch.save(dict(source), path)
+        yield str(path)
+
+
+class CheckpointGuard:
+    """Refuses checkpoints that were trained with another contract or other cases."""
+
+    def __init__(self, contract: Contract, training: list[str], validation: list[str]) -> None:
         """
-        return self.optimizer.param_groups[0].setdefault("label_sets", {})
-
-    def save_checkpoint(self, filename: str) -> None:
-        """Under another name first: a training that is killed while it writes keeps its last
-        checkpoint.
+        contract: of this training.
+        training, validation: the cases of its fold.
         """
-        if self.local_rank != 0 or self.disable_checkpointing:
-            super().save_checkpoint(filename)  # writes nothing
-            return
-        with new_file(filename) as temporary:
-            super().save_checkpoint(str(temporary))
+        self.contract = contract
+        self.training = training
+        self.validation = validation
 
-    def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
-        """Go on only if the cases of the fold mean what they meant."""
-        checkpoint = _load(Path(filename_or_checkpoint))
+    def admit(
+        self, checkpoint: Mapping[str, Any], is_resuming: bool, log: Callable[[str], None]
+    ) -> TrainingState:
+        """Return the state of a checkpoint; raise if it does not fit.
+
+        For a validation alone the protocols may have changed: predictions do not depend on them.
+        The cases may not, or a network would be scored on the cases that it was trained with.
+        """
+        state = TrainingState.of_checkpoint(checkpoint)
+        self._check_cases(state)
         try:
             before = Contract.from_dataset_json(checkpoint["init_args"]["dataset_json"])
         except LabelSetError as error:
-            stop(f"{filename_or_checkpoint} was trained without a contract: {error}")
-        changes = _changes(
-            before, self.contract, sorted({case for part in self.do_split() for case in part})
-        )
-        if changes and (self._resuming or _outputs(before) != _outputs(self.contract)):
-            stop(
+            raise LabelSetError(f"the checkpoint was trained without a contract: {error}") from None
+        changes = self._contract_changes(before)
+        if changes and (is_resuming or _outputs(before) != _outputs(self.contract)):
+            raise LabelSetError(
                 "the contract in dataset.json has changed since this training began: "
-                + some(changes)
-                + ". Restore it, or start a new training without --c"
+                f"{some(changes)}. Restore it, or {NEW_TRAINING}"
             )
         if changes:
-            self.print_to_log_file("WARNING: validating with a changed contract:", some(changes))
-        super().load_checkpoint(filename_or_checkpoint)
+            log(f"WARNING: validating with a changed contract: {some(changes)}")
+        return replace(
+            state, training_cases=sorted(self.training), validation_cases=sorted(self.validation)
+        )
 
+    def _check_cases(self, state: TrainingState) -> None:
+        parts = (
+            ("training", state.training_cases, self.training),
+            ("validation", state.validation_cases, self.validation),
+        )
+        changes = []
+        for part, before, now in parts:
+            if before is not None:
+                changes += [f"'{case}' is a new {part} case" for case in sorted({*now} - {*before})]
+                changes += [f"'{case}' was a {part} case" for case in sorted({*before} - {*now})]
+        if changes:
+            raise LabelSetError(
+                "the cases of this fold have changed since the training began: "
+                f"{some(changes)}. Restore {SPLITS}, or {NEW_TRAINING}"
+            )
 
-def _load(path: Path) -> dict[str, Any]:
-    """A checkpoint without its tensors in memory; one that was cut off is named, with the one to
-    take instead.
-    """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
-    except Exception as error:  # torch raises many kinds for a file that is not whole
-        others = [
-            path.with_name(name) for name in (FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT)
+    def _contract_changes(self, before: Contract) -> list[str]:
+        """Return what differs for the cases of the fold. The name of a protocol does not count."""
+        after = self.contract
+        if before.value_names != after.value_names:
+            return [f"labels {list(before.value_names)} became {list(after.value_names)}"]
+        if _outputs(before) != _outputs(after):
+            return [
+                f"regions {list(before.regions or [])} became {list(after.regions or [])}, "
+                "or have other labels"
+            ]
+        cases = sorted({*self.training, *self.validation})
+        return [
+            _case_change(before, after, case)
+            for case in cases
+            if case not in before.cases or before.protocol(case) != after.protocol(case)
         ]
-        older = next((other.name for other in others if other != path and other.is_file()), None)
-        way = (
-            f"remove it, and --c goes on from {older}"
-            if older
-            else "start a new training without --c"
-        )
-        stop(
-            f"{path}: not a whole checkpoint ({str(error).splitlines()[0] if str(error) else error!r}): {way}"
-        )
+
+
+def _case_change(before: Contract, after: Contract, case: str) -> str:
+    name_before = before.cases.get(case, "absent")
+    name = after.protocol_name(case)
+    if name_before != name:
+        return f"case '{case}': {name_before} became {name}"
+    return f"case '{case}': its protocol '{name}' has changed its meaning"
 
 
 def _outputs(contract: Contract) -> tuple[Any, ...]:
     return contract.leaf_names, tuple((contract.regions or {}).items())
-
-
-def _changes(before: Contract, after: Contract, cases: list[str]) -> list[str]:
-    """What differs for these cases, in words. What a case means counts, not the name of its
-    protocol.
-    """
-    if before.value_names != after.value_names:
-        return [f"labels {list(before.value_names)} became {list(after.value_names)}"]
-    if list((before.regions or {}).items()) != list((after.regions or {}).items()):
-        return [
-            f"regions {list(before.regions or [])} became {list(after.regions or [])}, or have other leaves"
-        ]
-    return [
-        f"case '{case}': {before.cases.get(case, 'absent')} became {after.protocol_name(case)}"
-        if before.cases.get(case) != after.protocol_name(case)
-        else f"case '{case}': its protocol '{after.protocol_name(case)}' has another meaning"
-        for case in cases
-        if case not in before.cases or before.protocol(case) != after.protocol(case)
-    ]

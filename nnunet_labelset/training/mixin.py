@@ -1,73 +1,71 @@
-"""What makes an nnU-Net trainer learn from label-sets: a mixin in front of nnU-Net's own trainer
-classes.
+"""The mixin that makes an nnU-Net trainer learn from label-sets.
 
-nnU-Net keeps the network, the plans, the augmentation, the optimiser and the loops. The mixin
-encodes the target by case, swaps the loss, samples patches around unannotated voxels that say
-something, and counts in validation only what is known.
+nnU-Net keeps the network, the plans, the augmentation, the optimizer and the loops. The mixin turns
+the values of each case into set indices, replaces the loss, samples cases and patches by what they
+annotate, and scores what is known. Each duty has an object or a module of its own.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
 import torch
 from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
 from torch import nn
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.completed import check_split, whole_split
-from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss, RunningDice
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
-from nnunet_labelset.nnunet.recommendation import TEACHER_TRAINER
-from nnunet_labelset.training.advice import AdviceMixin
-from nnunet_labelset.training.checkpoints import CheckpointMixin
+from nnunet_labelset.nnunet.extend import start_name
+from nnunet_labelset.nnunet.names import REFERENCES, VALIDATION
+from nnunet_labelset.training import checks
+from nnunet_labelset.training.advice import Advice
+from nnunet_labelset.training.checkpoints import (
+    STATE,
+    CheckpointGuard,
+    TrainingState,
+    as_file,
+    read_whole_checkpoint,
+    whole_checkpoint,
+)
+from nnunet_labelset.training.encoding import encode_target
+from nnunet_labelset.training.pseudo_dice import PseudoDice, StepCounts, log_scores, sum_outputs
 from nnunet_labelset.training.regions import Regions, without_regions
 from nnunet_labelset.training.sampling import (
     BY_LEAF,
     UNIFORM,
-    VARIABLE,
     SampledDataset,
+    Sampling,
     chosen_sampling,
-    probabilities,
-    shares,
 )
-from nnunet_labelset.training.start import (
-    plain_network,
-    pretrained_file,
-    read_start,
-    restore_outputs,
-)
-from nnunet_labelset.training.stopping import stop, stop_at_contract
-from nnunet_labelset.training.validation import ValidationMixin
+from nnunet_labelset.training.start import StartFile, plain_network
+from nnunet_labelset.training.stopping import global_rank, stop, stopping, stopping_at_contract
+from nnunet_labelset.training.validation import FinalValidation, log_summary
+
+if TYPE_CHECKING:  # what a mixin stands before: anything when it runs
+    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
+else:
+    Trainer = object
 
 
-class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
-    """Put it before an nnU-Net trainer: `class nnUNetTrainerLeafDice(LabelSetMixin,
-    nnUNetTrainer)`.
-    """
+class LabelSetMixin(Trainer):
+    """Put it before an nnU-Net trainer: `class T(LabelSetMixin, nnUNetTrainer)`."""
 
     loss_class: ClassVar[type[LabelSetLoss]]
     sampling: ClassVar[str] = BY_LEAF  # the default of `nnunet_labelset_sampling`
+    takes_set_indices: ClassVar[bool] = False  # a train_step behind the mixin knows what it gets
+    has_teacher: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """In the other order nnU-Net's methods win, and plain nnU-Net is trained without a word."""
         super().__init_subclass__(**options)
         from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
-        for ancestor in cls.__mro__[: cls.__mro__.index(LabelSetMixin)]:
-            if issubclass(ancestor, nnUNetTrainer) and not issubclass(ancestor, LabelSetMixin):
-                ours = next(
-                    (base for base in cls.__bases__ if issubclass(base, LabelSetMixin)),
-                    LabelSetMixin,
-                )
-                raise LabelSetError(
-                    f"class {cls.__name__}: {ancestor.__name__} comes before LabelSetMixin and would switch it off: "
-                    f"write class {cls.__name__}({ours.__name__}, {ancestor.__name__})"
-                )
+        checks.check_order(cls, LabelSetMixin, nnUNetTrainer)
 
     # nnU-Net reads the names of these parameters by inspection: they must be its own.
     def __init__(
@@ -78,22 +76,21 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         dataset_json: dict,
         device: torch.device = torch.device("cuda"),  # noqa: B008  (nnU-Net's own signature)
     ) -> None:
-        self._resuming = bool(plans.get("continue_training"))
-        try:  # before nnU-Net makes a folder or a log file
+        self.state = TrainingState()
+        self.is_resuming = bool(plans.get("continue_training"))
+        # before nnU-Net makes a folder or a log file
+        with stopping_at_contract(plans["dataset_name"], dataset_json):
             self.label_sets = LabelSets.from_dataset_json(dataset_json)
-        except LabelSetError as error:
-            stop_at_contract(error, plans["dataset_name"], dataset_json)
-        self.regions = (
-            Regions(self.label_sets, self.contract) if self.contract.regions is not None else None
-        )
-        try:
-            self._sampling = chosen_sampling(self.sampling)
-        except LabelSetError as error:
-            stop(error)
+        with stopping():
+            self.sampling_mode = chosen_sampling(self.sampling)
+            checks.check_train_step(type(self), LabelSetMixin)
+        has_regions = self.contract.regions is not None
+        self.regions = Regions(self.label_sets, self.contract) if has_regions else None
         super().__init__(plans, configuration, fold, dataset_json, device)
+        self.advice = Advice(self.contract, type(self).__name__, self.print_to_log_file)
 
     @property
-    def contract(self) -> Contract:  # type: ignore[override]
+    def contract(self) -> Contract:
         assert self.label_sets.contract is not None
         return self.label_sets.contract
 
@@ -102,98 +99,74 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         """The label of every output of the network."""
         return self.regions.names if self.regions else self.label_sets.leaf_names
 
-    # ------------------------------------------------------------------------------------------------
-    # start-up
+    @property
+    def inner_loss(self) -> Any:
+        """The label-set loss, inside of nnU-Net's deep supervision."""
+        return getattr(self.loss, "loss", self.loss)
 
-    def initialize(self) -> None:
-        """Check the cases of the fold before anything costs time, then go on as nnU-Net."""
-        training, validation = self.do_split()
-        self._log_coverage(training, validation)
-        super().initialize()
-        if self._start_file is not None:
-            read_start(self._start_file, plain_network(self.network), self.output_names)
-        self._check_values(training)
-        self._check_knowledge(training)
-        exit_when_terminated()
+    # --- start-up
 
     def do_split(self) -> tuple[list[str], list[str]]:
-        """nnU-Net's split; every case of it must have a protocol, and no completed case is for
-        validation.
-        """
-        training, validation = super().do_split()
-        try:
-            self.contract.require_cases([*training, *validation])
-        except LabelSetError as error:
-            stop_at_contract(error, self.plans_manager.dataset_name, self.dataset_json)
+        """Return nnU-Net's split: every case has a protocol, no completed case is validated."""
+        training, validation_cases = super().do_split()
+        with stopping_at_contract(self.plans_manager.dataset_name, self.dataset_json):
+            self.contract.require_cases([*training, *validation_cases])
         if self.fold == "all":
             return whole_split(self.dataset_json, training)
-        try:
-            check_split(self.dataset_json, training, validation)
-        except LabelSetError as error:
-            stop(error)
-        return training, validation
+        with stopping():
+            check_split(self.dataset_json, training, validation_cases)
+        return training, validation_cases
 
-    def _check_values(self, cases: list[str]) -> None:
-        """An undeclared value would stop the first batch that has it: look at one case of every
-        protocol before.
-        """
-        first = {self.contract.protocol_name(case): case for case in reversed(cases)}
-        dataset = self.dataset_class(self.preprocessed_dataset_folder, list(first.values()))
-        known = len(self.contract.value_names)
-        for case in first.values():
-            highest = int(np.max(dataset.load_case(case)[1][:]))
-            if highest >= known:
-                stop(
-                    f"case '{case}' has the value {highest}, but 'labels' in dataset.json declares 0..{known - 1}: "
-                    "declare it ('ignore' takes the highest value), or correct the label maps and preprocess again"
-                )
+    def initialize(self) -> None:
+        """Check the cases of the fold before anything costs time, then continue as nnU-Net."""
+        training, validation_cases = self.do_split()
+        self.state.training_cases = sorted(training)
+        self.state.validation_cases = sorted(validation_cases)
+        coverage = self._coverage(validation_cases)
+        self.advice.show_coverage(self._coverage(training), coverage, training, validation_cases)
+        if not self.regions:
+            del coverage[self.label_sets.leaf_names[0]]  # background has no score
+        self.pseudo_dice = PseudoDice(coverage)
+        self.pseudo_dice.describe(self.print_to_log_file)
+        default_start = start_name(self.plans_manager.plans_name, self.configuration_name)
+        folder = Path(self.preprocessed_dataset_folder_base)
+        self.start_file = StartFile(folder / default_start, self.output_names)
+        with stopping():
+            super().initialize()
+            if not self.is_resuming:
+                self.start_file.check(plain_network(self.network))
+            dataset = self.dataset_class(self.preprocessed_dataset_folder, training)
+            checks.check_values(dataset, self.contract)
+            checks.check_foreground(dataset, self.contract)
+        exit_when_terminated()
 
-    def _check_knowledge(self, cases: list[str]) -> None:
-        """Somewhere a voxel is known not to be background; usually the first case has one."""
-        dataset = self.dataset_class(self.preprocessed_dataset_folder, cases)
-        for case in cases:
-            known = [
-                value
-                for value, labels in enumerate(self.contract.protocol(case).sets)
-                if 0 not in labels
-            ]
-            if known and np.isin(dataset.load_case(case)[1][:], known).any():
-                return
-        stop(
-            "nothing can be learnt: every voxel of every training case may be background; 'nnunet_labelset coverage' "
-            "shows what is annotated: add annotated cases to this fold, or correct the protocols in dataset.json"
-        )
+    def on_train_start(self) -> None:
+        """Do as nnU-Net; an extended network gets the outputs of the labels that it knows."""
+        super().on_train_start()
+        if not self.is_resuming and self.current_epoch == 0:
+            with stopping():
+                network = plain_network(self.network)
+                self.state.new_labels = self.start_file.restore(network, self.print_to_log_file)
+        training = self.state.training_cases or []
+        coverage = self._coverage(training)
+        if self.state.new_labels is not None:
+            self.advice.recommend_extended(coverage, self.state.new_labels, self.has_teacher)
+        else:
+            self.advice.recommend(coverage, len(training), self.configuration_manager)
+        self.advice.warn_of_missing_labels(coverage)
+        self.advice.warn_of_mirroring(self.inference_allowed_mirroring_axes)
 
-    def _log_coverage(self, training: list[str], validation: list[str]) -> None:
-        coverage = self.regions.coverage if self.regions else self.contract.coverage
-        counts = coverage(training), coverage(validation)
-        width = max(map(len, counts[0]))
-        lines = [
-            f"  {name:{width}}  {counts[0][name]:5d} of {len(training)}  {counts[1][name]:5d} of {len(validation)}"
-            for name in counts[0]
-        ]
-        what = "region" if self.regions else "leaf"
-        self.print_to_log_file(
-            f"Cases in which a {what} is annotated (training, validation):\n" + "\n".join(lines),
-            add_timestamp=False,
-        )
-        self._log_recommendation(counts[0], training)
-        for leaf, number in counts[0].items():
-            if number == 0 and leaf != "background":  # that is known from what is excluded
-                self.print_to_log_file(
-                    f"WARNING: no training case annotates '{leaf}': it cannot be learnt well"
-                )
+    def _coverage(self, cases: list[str]) -> dict[str, int]:
+        return self.regions.coverage(cases) if self.regions else self.contract.coverage(cases)
 
-    # ------------------------------------------------------------------------------------------------
-    # training
+    # --- training
 
     def _build_loss(self) -> nn.Module:
-        """nnU-Net's deep supervision weights around our loss."""
-        if not hasattr(self, "loss_class"):
-            stop(
-                f"{type(self).__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss"
-            )
-        plain = super()._build_loss()
+        """Return our loss with nnU-Net's deep supervision weights."""
+        warning = checks.check_loss(type(self), LabelSetMixin)
+        if warning:
+            self.print_to_log_file(f"WARNING: {warning}")
+        nnunet_loss = super()._build_loss()
         loss: Any = self.loss_class(
             self.label_sets,
             batch_dice=self.configuration_manager.batch_dice,
@@ -201,27 +174,11 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
             ignore_full_set=True,  # as nnU-Net does with its ignore label
         )
         if self.regions:
-            try:
-                loss = self.regions.loss(loss, self.label_manager.has_ignore_label)
-            except LabelSetError as error:
-                stop(error)
-        if not isinstance(plain, DeepSupervisionWrapper):
+            loss = self.regions.loss(loss, self.label_manager.has_ignore_label)
+        if not isinstance(nnunet_loss, DeepSupervisionWrapper):
             return loss
-        plain.loss = loss
-        return plain
-
-    def save_checkpoint(self, filename: str) -> None:
-        """With what a running Dice remembers."""
-        loss = getattr(self.loss, "loss", self.loss)  # inside of deep supervision
-        if isinstance(loss, RunningDice):
-            self.training_state["running_dice"] = dict(loss.running)
-        super().save_checkpoint(filename)
-
-    def load_checkpoint(self, filename_or_checkpoint: Any) -> None:
-        super().load_checkpoint(filename_or_checkpoint)
-        loss = getattr(self.loss, "loss", self.loss)
-        if isinstance(loss, RunningDice):
-            loss.running = dict(self.training_state.get("running_dice", {}))
+        nnunet_loss.loss = loss
+        return nnunet_loss
 
     def get_training_transforms(self, *args: Any, **options: Any) -> Any:
         return super().get_training_transforms(*args, **without_regions(options))
@@ -230,83 +187,129 @@ class LabelSetMixin(ValidationMixin, CheckpointMixin, AdviceMixin):
         return super().get_validation_transforms(*args, **without_regions(options))
 
     def get_tr_and_val_datasets(self) -> tuple[Any, Any]:
-        """nnU-Net's data sets, sampled for what their cases annotate."""
-        training, validation = super().get_tr_and_val_datasets()
-        by_leaf = self._sampling == BY_LEAF
-        ignore_key = (
-            (-1, *self.label_manager.all_labels) if self.label_manager.has_ignore_label else None
+        """Return nnU-Net's data sets, sampled for what their cases annotate."""
+        manager = self.label_manager
+        sampling = Sampling(
+            self.contract,
+            patch_size=self.configuration_manager.patch_size,
+            ignore_key=(-1, *manager.all_labels) if manager.has_ignore_label else None,
+            mode=self.sampling_mode,
         )
-        self._log_sampling(list(training.identifiers))
-        patch = self.configuration_manager.patch_size
-        return (
-            SampledDataset(training, self.contract, ignore_key, patch, by_leaf),
-            SampledDataset(validation, self.contract, ignore_key, patch, by_leaf),
-        )
+        training, validation_dataset = super().get_tr_and_val_datasets()
+        table = sampling.describe(list(training.identifiers))
+        self.print_to_log_file(table, add_timestamp=False)
+        return SampledDataset(training, sampling), SampledDataset(validation_dataset, sampling)
 
-    def _log_sampling(self, cases: list[str]) -> None:
-        uniform = np.full(len(cases), 1 / len(cases))
-        chance = probabilities(self.contract, cases) if self._sampling == BY_LEAF else uniform
-        found = shares(self.contract, cases, chance).items()
-        width = max(map(len, self.label_sets.leaf_names))
-        lines = "\n".join(f"  {leaf:{width}}  {share:6.1%}" for leaf, share in found)
-        self.print_to_log_file(
-            f"Sampling '{self._sampling}' ({VARIABLE}): share of samples in which a leaf is annotated:\n{lines}",
-            add_timestamp=False,
-        )
-
-    def on_train_start(self) -> None:
-        """As nnU-Net; a network that was extended keeps the outputs of the labels that it knows."""
-        super().on_train_start()
-        if self._start_file is not None:
-            names = self.output_names
-            new = restore_outputs(plain_network(self.network), self._start_file, names)
-            if new is not None:
-                self.training_state["new_labels"] = (
-                    new  # also the mark of a training that was extended
-                )
-                self.print_to_log_file(
-                    f"Output layers of {len(names)} labels restored from {self._start_file}"
-                )
-                self._warn_of_forgetting()
-
-    def _warn_of_forgetting(self) -> None:
-        training, _ = self.do_split()
-        if not self.regions and not self.contract.coverage(training)[self.label_sets.leaf_names[0]]:
-            self.print_to_log_file(
-                "WARNING: no training case tells background from the old labels, and the network will forget them: "
-                f"train with {TEACHER_TRAINER}, or add cases that annotate them"
-            )
-
-    @property
-    def _start_file(self) -> str | None:
-        return None if self._resuming else pretrained_file()
-
-    def _encoded(self, batch: dict) -> dict:
-        """The batch with set indices for values, on the training device."""
-        if "keys" not in batch:
-            stop(
-                "a batch does not say which cases it shows: this loader of nnU-Net cannot be combined with label-sets"
-            )
-        target = batch["target"]
-        if isinstance(target, list):
-            target = [scale.to(self.device, non_blocking=True) for scale in target]
-        else:
-            target = target.to(self.device, non_blocking=True)
-        try:
-            encoded = self.label_sets.encode(target, batch["keys"])
-        except LabelSetError as error:
-            stop(f"{error}: 'nnunet_labelset verify' finds such label maps")
-        # as small as nnU-Net's own target: it stays in memory for the whole step
-        dtype = torch.int16 if len(self.label_sets.membership) <= 2**15 else torch.int32
-        small = (
-            [scale.to(dtype) for scale in encoded]
-            if isinstance(encoded, list)
-            else encoded.to(dtype)
-        )
-        return {**batch, "target": small}
+    def encode_batch(self, batch: dict) -> dict:
+        """Return the batch with set indices in place of values, on the training device."""
+        with stopping(": 'nnunet_labelset verify' finds such label maps"):
+            target = encode_target(batch["target"], batch.get("keys"), self.label_sets, self.device)
+        return {**batch, "target": target}
 
     def train_step(self, batch: dict) -> dict:
-        return super().train_step(self._encoded(batch))
+        return super().train_step(self.encode_batch(batch))
+
+    # --- scores
+
+    def validation_step(self, batch: dict) -> dict:
+        """Return the loss, and counts of what is known."""
+        batch = self.encode_batch(batch)
+        data = batch["data"].to(self.device, non_blocking=True)
+        target = batch["target"]
+        with torch.autocast("cuda") if self.device.type == "cuda" else nullcontext():
+            output = self.network(data)
+            loss = self.loss(output, target)
+        if self.enable_deep_supervision:
+            output = output[0]
+            target = target[0]
+        return self._counts(output, target[:, 0].long()).to_output(loss)
+
+    def _counts(self, output: torch.Tensor, target: torch.Tensor) -> StepCounts:
+        if self.regions:
+            return StepCounts.of_regions(self.regions.counts(output, target))
+        return StepCounts.of_labels(output, target, self.label_sets.membership.numpy())
+
+    def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
+        totals, loss = sum_outputs(val_outputs, self.is_ddp)
+        scores = self.pseudo_dice.update(totals.counts, self.state.pseudo_dice_counts)
+        self.state.pseudo_dice_counts = scores.counts
+        if scores.is_new_mean:
+            self._best_ema = None
+        log_scores(self.logger, self.current_epoch, scores)
+        self.logger.log("val_losses", loss, self.current_epoch)
+        self.print_to_log_file(totals.describe(self.pseudo_dice.names))
+
+    def on_epoch_end(self) -> None:
+        history = self.logger.get_value("dice_per_class_or_region", step=None)
+        counts = self.state.pseudo_dice_counts
+        if counts is not None:
+            self.advice.warn_of_dead_labels(
+                self.pseudo_dice.names, history, counts[2], self.num_epochs
+            )
+        super().on_epoch_end()
+
+    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
+        """Validate as nnU-Net, then replace its summary.json by one of what was annotated."""
+        final = FinalValidation(
+            Path(self.output_folder, VALIDATION),
+            references=Path(self.preprocessed_dataset_folder_base, REFERENCES),
+            contract=self.contract,
+            dataset_json=self.dataset_json,
+        )
+        final.prepare(self.is_ddp)
+        self._is_validating = True
+        super().perform_actual_validation(save_probabilities)
+        self._is_validating = False
+        if global_rank() != 0 or not final.is_validated:  # some trainers validate nothing
+            return
+        with stopping():
+            stages = self.configuration_manager.next_stage_names or ()
+            final.link_completed_copies(self.output_folder_base, stages)
+            summary = final.replace_summary(self.plans_manager.image_reader_writer_class())
+        log_summary(summary, self.pseudo_dice.names, self.logger, self.print_to_log_file)
+
+    _is_validating = False
+
+    def print_to_log_file(
+        self, *args: Any, also_print_to_console: bool = True, add_timestamp: bool = True
+    ) -> None:
+        """Leave out nnU-Net's mean Dice, which takes unannotated for absent: ours follows."""
+        if self._is_validating and args and str(args[0]).startswith("Mean Validation Dice"):
+            return
+        super().print_to_log_file(
+            *args, also_print_to_console=also_print_to_console, add_timestamp=add_timestamp
+        )
+
+    # --- checkpoints
+
+    def save_checkpoint(self, filename: str) -> None:
+        """Save with our state, whole or not at all: a killed training keeps its last checkpoint."""
+        if global_rank() != 0 or self.disable_checkpointing:
+            super().save_checkpoint(filename)  # writes nothing
+            return
+        if isinstance(self.inner_loss, RunningDice):
+            self.state.running_dice = dict(self.inner_loss.running)
+        options = self.optimizer.param_groups[0]
+        options[STATE] = self.state.to_dict()
+        with stopping(), whole_checkpoint(filename) as temporary:
+            super().save_checkpoint(str(temporary))
+        del options[STATE]
+
+    def load_checkpoint(self, *args: Any, **options: Any) -> None:
+        """Load a file or a dict, if it was trained with these cases and this contract.
+
+        The name of nnU-Net's only argument depends on its version.
+        """
+        (source,) = (*args, *options.values())
+        with stopping():
+            checkpoint = source if isinstance(source, dict) else read_whole_checkpoint(Path(source))
+            guard = CheckpointGuard(self.contract, *self.do_split())
+            self.state = guard.admit(checkpoint, self.is_resuming, self.print_to_log_file)
+        with as_file(source) as file:
+            super().load_checkpoint(file)
+        self.optimizer.param_groups[0].pop(STATE, None)
+        if isinstance(self.inner_loss, RunningDice):
+            self.inner_loss.running = dict(self.state.running_dice)
 
 
 class FullySupervisedMixin(LabelSetMixin):
@@ -315,7 +318,7 @@ class FullySupervisedMixin(LabelSetMixin):
     sampling = UNIFORM  # a baseline: as nnU-Net
 
     def do_split(self) -> tuple[list[str], list[str]]:
-        training, validation = super().do_split()
+        training, validation_cases = super().do_split()
         complete = [case for case in training if self.contract.is_fully_annotated(case)]
         self.print_to_log_file(
             f"Fully supervised: {len(complete)} of {len(training)} training cases are complete"
@@ -325,4 +328,4 @@ class FullySupervisedMixin(LabelSetMixin):
                 f"fold {self.fold} has no fully annotated training case: use a label-set loss "
                 f"({DEFAULT_TRAINER}), or other splits ('nnunet_labelset splits')"
             )
-        return complete, validation
+        return complete, validation_cases

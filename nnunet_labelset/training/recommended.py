@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from nnunet_labelset.losses import RunningLeafDiceCELoss
 from nnunet_labelset.training.mixin import LabelSetMixin
@@ -22,5 +22,6 @@ class RecommendedMixin(LabelSetMixin):
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
-        loss: Any = getattr(self.loss, "loss", self.loss)  # inside of deep supervision
-        loss.ce_share = min(1.0, self.current_epoch / (self.cross_entropy_ramp * self.num_epochs))
+        self.inner_loss.ce_share = min(
+            1.0, self.current_epoch / (self.cross_entropy_ramp * self.num_epochs)
+        )

@@ -1,8 +1,7 @@
-"""Which case a training sample comes from, and which voxels its patch may be centred on.
+"""Sampling: which case a patch comes from, and which voxels it may be centred on.
 
-nnU-Net's loader draws from the list of cases and centres a patch on one of the locations that a
-case offers. Both are handed out by the data set, so that a data set of our own decides what is
-seen, and the loader stays nnU-Net's.
+nnU-Net's loader draws from the data set's list of cases and centres patches on the locations that a
+case offers. `SampledDataset` wraps nnU-Net's data set and changes both; the loader stays nnU-Net's.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from nnunet_labelset.errors import LabelSetError
 
 BY_LEAF, UNIFORM = "leaf", "uniform"
 VARIABLE = "nnunet_labelset_sampling"
-ENTRIES = 20_000, 1_000_000  # of the list that stands for the probabilities, at least and at most
+FEWEST_ENTRIES = 20_000  # of the list that stands for the probabilities
+MOST_ENTRIES = 1_000_000
 
 
 def chosen_sampling(default: str) -> str:
-    """`leaf` or `uniform`, from the environment: nnU-Net gives its trainers no other options."""
+    """Return `leaf` or `uniform` from the environment: nnU-Net's trainers have no options."""
     chosen = os.environ.get(VARIABLE, default)
     if chosen not in (BY_LEAF, UNIFORM):
         raise LabelSetError(
@@ -33,11 +33,10 @@ def chosen_sampling(default: str) -> str:
 
 
 def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
-    """How likely each case is when every leaf is: draw a leaf, then one of the cases that annotate
-    it.
+    """Return the probability of each case: draw a label, then one of the cases that annotate it.
 
-    `P(case) = 1/C * sum over the leaves c that it annotates of 1/n_c`, `n_c` cases annotate c.
-    Leaves that no case annotates are not drawn. A case that annotates nothing gets the smallest
+    `P(case) = 1/C * sum over the labels c that it annotates of 1/n_c`, where `n_c` cases annotate
+    c. Labels that no case annotates are not drawn. A case that annotates nothing gets the smallest
     weight of the others.
     """
     annotated = np.zeros((len(cases), contract.num_leaves))
@@ -45,51 +44,38 @@ def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
         row[list(contract.protocol(case).annotated)] = 1
     number = annotated.sum(0)
     weights = annotated[:, number > 0] @ (1 / number[number > 0])
-    some = weights > 0
-    weights[~some] = weights[some].min() if some.any() else 1
+    has_weight = weights > 0
+    weights[~has_weight] = weights[has_weight].min() if has_weight.any() else 1
     return weights / weights.sum()
 
 
 def repeated(cases: Sequence[str], chance: np.ndarray) -> Sequence[str] | np.ndarray:
-    """A list from which a uniform draw takes every case with its probability; equal probabilities
-    change nothing.
+    """Return a list from which a uniform draw takes every case with its probability.
+
+    With equal probabilities it is `cases` itself.
     """
     if np.allclose(chance, 1 / len(cases)):
         return cases
-    least, most = ENTRIES
-    exact = chance * max(least, 20 * len(cases), min(most, math.ceil(1 / chance.min())))
+    length = min(MOST_ENTRIES, math.ceil(1 / chance.min()))
+    exact = chance * max(FEWEST_ENTRIES, 20 * len(cases), length)
     times = np.maximum(np.floor(exact).astype(int), 1)
-    short = max(0, round(exact.sum()) - times.sum())
-    times[np.argsort(times - exact, kind="stable")[:short]] += (
-        1  # the largest remainders are rounded up
-    )
-    return np.repeat(
-        np.array(cases), times
-    )  # an array: nnU-Net's loader would copy a list for every batch
-
-
-def shares(contract: Contract, cases: Sequence[str], chance: np.ndarray) -> dict[str, float]:
-    """For every leaf the probability that it is annotated in a sample."""
-    share = dict.fromkeys(contract.leaf_names, 0.0)
-    for case, probability in zip(cases, chance, strict=True):
-        for leaf in contract.annotated(case):
-            share[leaf] += float(probability)
-    return share
+    missing = max(0, round(exact.sum()) - times.sum())
+    largest_remainders = np.argsort(times - exact, kind="stable")[:missing]
+    times[largest_remainders] += 1
+    # an array: nnU-Net's loader would copy a list for every batch
+    return np.repeat(np.array(cases), times)
 
 
 class Centres:
-    """Locations `(0, *voxel)` of a class, moved where the patch around them would leave the image.
+    """Locations `(0, *voxel)` of a class, moved inwards where a patch would leave the image.
 
-    nnU-Net itself moves them away from the lower border only, and fills the rest of the patch with
-    padding.
+    nnU-Net does this at the lower border only, and pads the patch at the upper one.
     """
 
     def __init__(self, voxels: Any, shape: Sequence[int], patch: Sequence[int]) -> None:
         self.voxels = voxels
-        middle = [
-            size - (min(size, width) + 1) // 2 for size, width in zip(shape, patch, strict=True)
-        ]
-        self.highest = np.array([0, *middle])
+        width = np.minimum(shape, patch)
+        self.highest = np.array([0, *(np.array(shape) - (width + 1) // 2)])
 
     def __len__(self) -> int:
         return len(self.voxels)
@@ -99,93 +85,119 @@ class Centres:
 
 
 class AllCentres:
-    """Centres of all patches that fit into the image, those at its borders more than once.
+    """Centres of all patches that fit into the image, with more weight on its borders.
 
-    A patch is moved along every axis evenly, a quarter of its width beyond each border, and then
-    back into the image. Else a patch that is not much smaller than the image would hardly ever show
-    a corner, and structures are invented there. Half of its width, as if it were centred on any
-    voxel, was measured to be no better (docs/accuracy.md).
+    Positions are even along every axis, up to a quarter of the patch beyond each border, and are
+    then moved back into the image. Otherwise patches not much smaller than the image would hardly
+    ever show a corner, and the network would invent structures there. Half a patch was no better
+    (docs/accuracy.md).
     """
 
     def __init__(self, shape: Sequence[int], patch: Sequence[int]) -> None:
         width = np.minimum(shape, patch)
         self.lowest = width // 2
         self.free = np.array(shape) - width
-        self.beyond = np.where(self.free > 0, width // 4, 0)
-        self.places = tuple(map(int, self.free + 2 * self.beyond + 1))
+        self.margin = np.where(self.free > 0, width // 4, 0)
+        self.positions = tuple(map(int, self.free + 2 * self.margin + 1))
 
     def __len__(self) -> int:
-        return math.prod(self.places)
+        return math.prod(self.positions)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        place = np.array(np.unravel_index(index, self.places)) - self.beyond
-        return np.array([0, *(self.lowest + np.clip(place, 0, self.free))])
+        position = np.array(np.unravel_index(index, self.positions)) - self.margin
+        return np.array([0, *(self.lowest + np.clip(position, 0, self.free))])
+
+
+class Sampling:
+    """How a training draws its cases and places its patches."""
+
+    def __init__(
+        self,
+        contract: Contract,
+        patch_size: Sequence[int],
+        ignore_key: tuple[int, ...] | None,
+        mode: str = BY_LEAF,
+    ) -> None:
+        """
+        contract: what the cases annotate.
+        patch_size: `(z, y, x)` or `(y, x)`.
+        ignore_key: nnU-Net's key for the voxels that are not ignored; None without ignore label.
+        mode: by label, or uniformly as nnU-Net does.
+        """
+        self.contract = contract
+        self.ignore_key = ignore_key
+        self.mode = mode
+        padded_patch = (1,) * (3 - len(patch_size)) + tuple(patch_size)
+        self.patch = padded_patch if self.is_by_leaf else (1, 1, 1)
+
+    @property
+    def is_by_leaf(self) -> bool:
+        return self.mode == BY_LEAF
+
+    def probabilities(self, cases: Sequence[str]) -> np.ndarray:
+        """Return how likely each case is."""
+        if self.is_by_leaf:
+            return probabilities(self.contract, cases)
+        return np.full(len(cases), 1 / len(cases))
+
+    def shares(self, cases: Sequence[str]) -> dict[str, float]:
+        """Return for every label the probability that it is annotated in a sample."""
+        share = dict.fromkeys(self.contract.leaf_names, 0.0)
+        for case, probability in zip(cases, self.probabilities(cases), strict=True):
+            for label in self.contract.annotated(case):
+                share[label] += float(probability)
+        return share
+
+    def describe(self, cases: Sequence[str]) -> str:
+        """Return a table for the training log."""
+        width = max(map(len, self.contract.leaf_names))
+        title = f"Sampling '{self.mode}' ({VARIABLE}): share of samples that annotate each label:"
+        rows = [f"  {label:{width}}  {share:6.1%}" for label, share in self.shares(cases).items()]
+        return "\n".join([title, *rows])
 
 
 class SampledDataset:
     """An nnU-Net data set that is sampled for what its cases annotate.
 
-    - In a data set with an ignore label, nnU-Net centres its random patches on voxels that have
-      another value. That is right where `ignore` may be every leaf. Where its label-set excludes a
-      leaf, every voxel says something.
-    - By leaf: cases are drawn so that leaves are equally likely, oversampled patches are centred on
-      leaves that the case annotates, and no patch is placed across the upper border of the image.
+    - In a data set with an ignore label, nnU-Net centres its random patches on voxels with another
+      value. That is right where `ignore` may be every label. Where its label-set excludes a label,
+      every voxel is informative.
+    - By label: cases are drawn so that labels are equally likely, oversampled patches are centred
+      on labels that the case annotates, and no patch crosses the upper border of the image.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        contract: Contract,
-        ignore_key: tuple[int, ...] | None,
-        patch: Sequence[int],
-        by_leaf: bool,
-    ) -> None:
-        """
-        dataset: nnU-Net's.
-        ignore_key: nnU-Net's key of the voxels that are not ignored; None without an ignore label.
-        patch: what the network sees, `(z, y, x)` or `(y, x)`.
-        """
+    def __init__(self, dataset: Any, sampling: Sampling) -> None:
+        """dataset: nnU-Net's."""
         self.dataset = dataset
-        self.contract = contract
-        self.ignore_key = ignore_key
-        self.by_leaf = by_leaf
-        self.patch = (1,) * (3 - len(patch)) + tuple(patch) if by_leaf else (1, 1, 1)
+        self.sampling = sampling
         self.cases = list(dataset.identifiers)
-        self.identifiers: Sequence[str] | np.ndarray = self.cases
-        if by_leaf:
-            self.identifiers = repeated(self.cases, probabilities(contract, self.cases))
+        self.identifiers = repeated(self.cases, sampling.probabilities(self.cases))
 
     def load_case(self, identifier: str) -> tuple[Any, Any, Any, dict]:
         data, seg, seg_prev, properties = self.dataset.load_case(identifier)
-        shape, sets = data.shape[1:], self.contract.protocol(str(identifier)).sets
+        protocol = self.sampling.contract.protocol(str(identifier))
+        shape = data.shape[1:]
+        patch = self.sampling.patch
         locations = properties["class_locations"]
-        if self.by_leaf:
-            locations = _known_foreground(locations, sets)
-            locations = {
-                key: Centres(voxels, shape, self.patch) for key, voxels in locations.items()
-            }
-        if self.ignore_key is not None and sets[-1] != self.contract.full_set:
-            locations[self.ignore_key] = AllCentres(shape, self.patch)
+        if self.sampling.is_by_leaf:
+            kept = _known_foreground(locations, protocol.sets)
+            locations = {key: Centres(locations[key], shape, patch) for key in kept}
+        ignore_key = self.sampling.ignore_key
+        if ignore_key is not None and protocol.sets[-1] != protocol.full_set:
+            locations[ignore_key] = AllCentres(shape, patch)
         properties["class_locations"] = locations
         return data, seg, seg_prev, properties
 
 
-def _known_foreground(
-    locations: Mapping[Any, Any], sets: Sequence[frozenset[int]]
-) -> dict[Any, Any]:
-    """Without the values that do not stand for one leaf; where none is left, those that are no
-    background for certain.
+def _known_foreground(locations: Mapping[Any, Any], sets: Sequence[frozenset[int]]) -> list[Any]:
+    """Return the keys of the values that stand for one label other than background; if there are
+    none, of those that certainly are not background.
 
-    The key of the voxels that are not ignored, a tuple, stays.
+    Keys that are tuples belong to the voxels that are not ignored; they stay. So does the order,
+    which nnU-Net draws from.
     """
-    present = {
-        key: voxels for key, voxels in locations.items() if isinstance(key, tuple) or len(voxels)
-    }
-    single = {
-        key
-        for key in present
-        if isinstance(key, tuple) or (len(sets[key]) == 1 and 0 not in sets[key])
-    }
-    if all(isinstance(key, tuple) for key in single):
-        single |= {key for key in present if not isinstance(key, tuple) and 0 not in sets[key]}
-    return {key: voxels for key, voxels in present.items() if key in single}
+    values = [key for key in locations if not isinstance(key, tuple) and len(locations[key])]
+    foreground = [value for value in values if 0 not in sets[value]]
+    single = [value for value in foreground if len(sets[value]) == 1]
+    chosen = single or foreground
+    return [key for key in locations if isinstance(key, tuple) or key in chosen]

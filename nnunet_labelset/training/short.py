@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 
-from nnunet_labelset.training.base import Trainer
-from nnunet_labelset.training.stopping import stop
+from nnunet_labelset.training.mixin import Trainer
+from nnunet_labelset.training.stopping import global_rank, stop
 
 
 def setting(name: str, default: int) -> int:
@@ -74,7 +74,7 @@ class ShortMixin(Trainer):
         ones again.
         """
         super().on_epoch_start()
-        seed_everything(setting("seed", 0), self.current_epoch, self.local_rank)
+        seed_everything(setting("seed", 0), self.current_epoch, global_rank())
 
     def configure_optimizers(self) -> tuple[Any, Any]:
         optimizer = torch.optim.AdamW(

@@ -1,12 +1,11 @@
-"""How a training that cannot go on ends: one line that says what is wrong, in which file, and how
-to mend it.
-"""
+"""How a training that cannot continue ends: in one line, without a traceback through nnU-Net."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,45 +18,66 @@ from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.raw import label_maps_replaced
 
 
-def stop(reason: object) -> NoReturn:
-    """End the program in one line: a traceback through nnU-Net would hide what is wrong.
+def global_rank() -> int:
+    """Return the number of this process among all processes of the training, on all nodes."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
-    Every process of a distributed training says it: nnU-Net ends the others as soon as one has
-    ended.
+
+def stop(reason: object) -> NoReturn:
+    """End the program with one line.
+
+    Every process of a distributed training prints its own: nnU-Net ends the others as soon as one
+    has ended.
     """
-    rank = f" (rank {dist.get_rank()})" if dist.is_initialized() and dist.get_rank() > 0 else ""
+    rank = f" (rank {global_rank()})" if global_rank() else ""
     sys.exit(f"nnunet_labelset: error{rank}: {reason}")
 
 
-def stop_at_contract(
-    error: LabelSetError, dataset_name: str, dataset_json: Mapping[str, Any]
-) -> NoReturn:
-    """The same for a mistake in the contract: nnU-Net trains with a copy of dataset.json, where
-    nobody looks.
+@contextmanager
+def stopping(hint: str = "") -> Iterator[None]:
+    """End the program with one line, and a hint, if the block raises a `LabelSetError`."""
+    try:
+        yield
+    except LabelSetError as error:
+        stop(f"{error}{hint}")
+
+
+@contextmanager
+def stopping_at_contract(dataset_name: str, dataset_json: Mapping[str, Any]) -> Iterator[None]:
+    """Do the same for errors in the contract: name the file, and how to renew it.
+
+    nnU-Net trains with the copy of dataset.json in nnUNet_preprocessed, where few people look.
     """
-    preprocessed, raw = (
-        Path(os.environ[variable]) / dataset_name / names.DATASET
-        if os.environ.get(variable)
-        else None
-        for variable in (names.PREPROCESSED, names.RAW)
-    )
-    hint = ""
-    if preprocessed and raw and raw.is_file():
-        try:
-            content = read_json(raw)
-        except LabelSetError:
-            content = {}
-        if BLOCK in content and any(
-            content.get(key) != dataset_json.get(key) for key in ("labels", BLOCK)
-        ):
-            what = "is another one" if BLOCK in dataset_json else "has the block"
-            # Label maps that changed with it were not preprocessed: the new meaning would not fit
-            # the old values.
-            changed = label_maps_replaced(raw.parent) or content.get("labels") != dataset_json.get(
-                "labels"
-            )
-            renew = (
-                f"run {names.PLAN_AND_PREPROCESS} again" if changed else f"cp {raw} {preprocessed}"
-            )
-            hint = f". The training reads this copy; {raw} {what}: {renew}"
-    stop(f"{preprocessed}: {error}{hint}" if preprocessed else error)
+    try:
+        yield
+    except LabelSetError as error:
+        copy = _dataset_file(names.PREPROCESSED, dataset_name)
+        if copy is None:
+            stop(error)
+        stop(f"{copy}: {error}{_how_to_renew(copy, dataset_name, dataset_json)}")
+
+
+def _dataset_file(variable: str, dataset_name: str) -> Path | None:
+    folder = os.environ.get(variable)
+    return Path(folder) / dataset_name / names.DATASET if folder else None
+
+
+def _how_to_renew(copy: Path, dataset_name: str, dataset_json: Mapping[str, Any]) -> str:
+    """Return a sentence if the raw data set has a block that differs from that of the copy."""
+    raw = _dataset_file(names.RAW, dataset_name)
+    if raw is None or not raw.is_file():
+        return ""
+    try:
+        content = read_json(raw)
+    except LabelSetError:
+        return ""
+    has_other_labels = content.get("labels") != dataset_json.get("labels")
+    has_other_block = content.get(BLOCK) != dataset_json.get(BLOCK)
+    if BLOCK not in content or not (has_other_labels or has_other_block):
+        return ""
+    # Label maps that changed with the block were not preprocessed: its new meaning would not fit
+    # the old values.
+    has_other_maps = has_other_labels or label_maps_replaced(raw.parent)
+    renew = f"run {names.PLAN_AND_PREPROCESS} again" if has_other_maps else f"cp {raw} {copy}"
+    difference = "differs" if BLOCK in dataset_json else "has the block"
+    return f". The training reads this copy; {raw} {difference}: {renew}"

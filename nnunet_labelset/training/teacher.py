@@ -1,130 +1,134 @@
-"""A teacher that resolves label-sets: it says which leaf of its label-set a voxel is.
+"""A teacher that resolves label-sets: it says which label of its label-set a voxel is.
 
-It is the moving average of the weights. In a training that `nnunet_labelset extend` has started it
-is the old model, which knows the old leaves from the first step and stays as it is, so that they
-are not forgotten.
+The teacher is the moving average of the network's weights. In a training that `nnunet_labelset
+extend` started it is the old model, which knows the old labels from the first step and never
+changes, so that they are not forgotten.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.start import plain_network
 from nnunet_labelset.training.stopping import stop
 
 
 def resolved(logits: Tensor, target: Tensor, membership: Tensor, threshold: float) -> Tensor:
-    """Set indices in which a larger label-set gives way to its likeliest leaf where that one has
-    enough of its mass.
+    """Return set indices in which the likeliest label replaces its label-set, where it has at least
+    `threshold` of the label-set's probability.
 
     logits `(B, C, *S)` of the teacher, target `(B, 1, *S)`, membership bool `(K, C)`. What the
-    annotation excludes stays excluded; annotated voxels and those that may be every leaf stay as
+    annotation excludes stays excluded. Annotated voxels and voxels that may be every label stay as
     they are.
     """
     allowed = membership[target[:, 0].long()].movedim(-1, 1)  # (B, C, *S)
-    probability, leaf = (
-        logits.float().masked_fill(~allowed, -torch.inf).softmax(1).max(1, keepdim=True)
-    )
+    shares = logits.float().masked_fill(~allowed, -torch.inf).softmax(1)
+    share, label = shares.max(1, keepdim=True)  # (B, 1, *S)
     size = membership.sum(1)
-    open_sets = (size > 1) & (size < membership.shape[1])  # (K,)
-    sure = open_sets[target.long()] & (probability >= threshold)
-    return torch.where(sure, leaf.to(target.dtype), target)
+    is_open = (size > 1) & (size < membership.shape[1])  # (K,)
+    is_sure = is_open[target.long()] & (share >= threshold)
+    return torch.where(is_sure, label.to(target.dtype), target)
 
 
 def of_old_model(logits: Tensor, new: Sequence[int]) -> Tensor:
-    """Logits `(B, C, *S)` of a model that did not know the leaves `new`: they hide in what it calls
+    """Return logits `(B, C, *S)` of a model that did not know the labels `new`: it calls them
     background.
     """
     logits = logits.clone()
-    for leaf in new:
-        logits[:, leaf] = logits[:, 0]
+    for label in new:
+        logits[:, label] = logits[:, 0]
     return logits
 
 
 class TeacherMixin(LabelSetMixin):
-    """Put it before a trainer as `LabelSetMixin`. It leaves the axiom on purpose once the teacher
-    speaks.
-    """
+    """Put it before a trainer as `LabelSetMixin`. The teacher's answers break the axiom on purpose."""
 
+    has_teacher = True
     teacher_start: ClassVar[float] = 0.4  # share of the epochs before the teacher is asked
     teacher_threshold: ClassVar[float] = 0.9
-    old_model_threshold: ClassVar[float] = (
-        0.51  # nothing holds what it leaves open; a new leaf ties with background
-    )
+    # What the old model leaves open is held by nothing else; a new label ties with background.
+    old_model_threshold: ClassVar[float] = 0.51
 
     teacher: AveragedModel | None = None
 
     @property
     def _old_model_teaches(self) -> bool:
-        return "new_labels" in self.training_state
+        return self.state.new_labels is not None
 
     def initialize(self) -> None:
         if self.regions:
             stop(
-                "a teacher picks one leaf of a label-set, which regions do not have: train with nnUNetTrainerLabelSet"
+                "a teacher picks one label of a label-set, which regions do not have: "
+                f"train with {DEFAULT_TRAINER}"
             )
         super().initialize()
+        self._membership = self.label_sets.membership.to(self.device)
 
-    def _warn_of_forgetting(self) -> None:
-        self.print_to_log_file(
-            "The old model says which of its labels a voxel is, where the annotation does not"
-        )
+    def on_train_start(self) -> None:
+        super().on_train_start()
+        if self._old_model_teaches:
+            self.print_to_log_file(
+                "The old model says which of its labels a voxel is, where the annotation does not"
+            )
 
     def save_checkpoint(self, filename: str) -> None:
         if self.teacher is not None:
-            self.training_state["teacher"] = self.teacher.state_dict()
+            self.state.teacher = self.teacher.state_dict()
         super().save_checkpoint(filename)
 
     def _new_teacher(self) -> AveragedModel:
-        """It starts from the weights of the network, whether new, pretrained or of a checkpoint."""
-        window = min(
-            1000, max(50, self.num_epochs * self.num_iterations_per_epoch // 10)
-        )  # steps that it reaches back
+        """Return a teacher with the weights of the network or, after `--c`, with its own."""
+        num_steps = self.num_epochs * self.num_iterations_per_epoch
+        window = min(1000, max(50, num_steps // 10))  # steps that the average reaches back
         average = get_ema_multi_avg_fn(1 - 1 / window)
         teacher = AveragedModel(
             plain_network(self.network), multi_avg_fn=average, use_buffers=True
         ).eval()
-        if "teacher" in self.training_state:
-            teacher.load_state_dict(self.training_state["teacher"])
+        if self.state.teacher is not None:
+            teacher.load_state_dict(self.state.teacher)
+            self.state.teacher = None  # one copy is enough
         return teacher
 
-    def _encoded(self, batch: dict) -> dict:
-        batch = super()._encoded(batch)
-        asked = (
-            self._old_model_teaches or self.current_epoch >= self.teacher_start * self.num_epochs
-        )
-        if self.teacher is None or not asked or not torch.is_grad_enabled():  # never in validation
+    @property
+    def _is_asked(self) -> bool:
+        is_late = self.current_epoch >= self.teacher_start * self.num_epochs
+        is_training = torch.is_grad_enabled()
+        return self.teacher is not None and is_training and (is_late or self._old_model_teaches)
+
+    def encode_batch(self, batch: dict) -> dict:
+        batch = super().encode_batch(batch)
+        if not self._is_asked:
             return batch
         data = batch["data"].to(self.device, non_blocking=True)
-        with (
-            torch.no_grad(),
-            torch.autocast("cuda") if self.device.type == "cuda" else nullcontext(),
-        ):
+        answers = self._answers(data)
+        threshold = self.old_model_threshold if self._old_model_teaches else self.teacher_threshold
+        target = batch["target"]
+        is_list = isinstance(target, list)
+        scales = [
+            resolved(logits, scale, self._membership, threshold)
+            for logits, scale in zip(answers, target if is_list else [target], strict=False)
+        ]
+        return {**batch, "data": data, "target": scales if is_list else scales[0]}
+
+    @torch.no_grad()
+    def _answers(self, data: Tensor) -> list[Tensor]:
+        """Return the teacher's logits, one tensor per scale."""
+        assert self.teacher is not None
+        with torch.autocast("cuda") if self.device.type == "cuda" else nullcontext():
             outputs = self.teacher(data)
-            outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-        threshold = self.teacher_threshold
-        if self._old_model_teaches:
-            new = [
-                self.label_sets.leaf_names.index(name) for name in self.training_state["new_labels"]
-            ]
-            outputs, threshold = (
-                [of_old_model(logits, new) for logits in outputs],
-                self.old_model_threshold,
-            )
-        membership = self.label_sets.membership.to(self.device)
-        if isinstance(batch["target"], list):
-            pairs = zip(outputs, batch["target"], strict=False)
-            target: Any = [resolved(*pair, membership, threshold) for pair in pairs]
-        else:
-            target = resolved(outputs[0], batch["target"], membership, threshold)
-        return {**batch, "data": data, "target": target}
+        answers = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        if self.state.new_labels is None:
+            return answers
+        new = [self.label_sets.leaf_names.index(name) for name in self.state.new_labels]
+        return [of_old_model(logits, new) for logits in answers]
 
     def train_step(self, batch: dict) -> dict:
         if self.teacher is None:  # not before a checkpoint or pretrained weights were read
