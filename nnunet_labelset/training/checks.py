@@ -50,7 +50,9 @@ def check_train_step(cls: Any, mixin: type) -> None:
     """
     for base in cls.__mro__[: cls.__mro__.index(mixin)]:
         code = getattr(vars(base).get("train_step"), "__code__", None)
-        if code is not None and not {"train_step", "encode_batch"} & set(code.co_names):
+        if code is None or "target" not in code.co_consts:
+            continue
+        if not {"train_step", "encode_batch"} & set(code.co_names):
             raise LabelSetError(
                 f"{base.__name__}.train_step would train on the values of the label maps: call "
                 "super().train_step(batch) or self.encode_batch(batch) in it"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from nnunet_labelset.nnunet.discovery import trainers_folder
@@ -235,3 +236,13 @@ def make(
     plans = json.loads((nnunet.preprocessed / NAME / "nnUNetPlans.json").read_text())
     plans["continue_training"] = False
     return cls(plans, configuration, fold, dataset or dataset_json(nnunet), torch.device("cpu"))
+
+
+def enter(nnunet: NNUNet, monkeypatch: pytest.MonkeyPatch, results: Path) -> NNUNet:
+    """Set nnU-Net's variables for trainers made in this process, with results of their own."""
+    for name, value in nnunet.environment.items():
+        if name.lower().startswith("nnunet"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("nnUNet_results", str(results))
+    monkeypatch.setenv("nnUNet_n_proc_DA", "0")
+    return nnunet

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import tiny
+from tests.helpers.tiny import enter
 
 
 @pytest.fixture(scope="session")
@@ -25,15 +26,6 @@ def prepared_regions(
         shutil.copy(prepared.preprocessed / tiny.NAME / name, target)
     shutil.copy(nnunet.raw / tiny.NAME / "dataset.json", target)
     nnunet.run("nnUNetv2_preprocess", "-d", 901, "-c", "2d", "3d_fullres", "3d_lowres", "-np", 1)
-    return nnunet
-
-
-def enter(nnunet: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch, results: Path) -> tiny.NNUNet:
-    for name, value in nnunet.environment.items():
-        if name.lower().startswith("nnunet"):
-            monkeypatch.setenv(name, value)
-    monkeypatch.setenv("nnUNet_results", str(results))
-    monkeypatch.setenv("nnUNet_n_proc_DA", "0")
     return nnunet
 
 

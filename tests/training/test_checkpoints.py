@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice
 from nnunet_labelset.trainers.short import nnUNetTrainerLeafDice_short
+from nnunet_labelset.training.validation import FinalValidation
 from tests.helpers import tiny
 
 
@@ -25,7 +30,7 @@ def checkpoint(in_process: tiny.NNUNet, tmp_path: Path) -> Path:
 
 def resume(nnunet: tiny.NNUNet, checkpoint: Path, dataset: dict[str, Any] | None = None) -> None:
     trainer = tiny.make(nnunet, nnUNetTrainerLeafDice, dataset)
-    trainer._resuming = True
+    trainer.is_resuming = True
     trainer.load_checkpoint(str(checkpoint))
 
 
@@ -38,9 +43,7 @@ def test_what_the_fold_uses_must_be_the_same(in_process: tiny.NNUNet, checkpoint
         resume(in_process, checkpoint, dataset)
     dataset["label_sets"]["cases"] = cases
     dataset["label_sets"]["protocols"]["no_core"] = {"ignore": ["core"]}
-    with pytest.raises(
-        SystemExit, match="case 'part_0': its protocol 'no_core' has another meaning"
-    ):
+    with pytest.raises(SystemExit, match="case 'part_0': its protocol 'no_core'"):
         resume(in_process, checkpoint, dataset)
 
 
@@ -80,12 +83,10 @@ def test_a_cut_off_checkpoint_is_named_with_the_one_to_take(
     in_process: tiny.NNUNet, checkpoint: Path, size: int
 ) -> None:
     checkpoint.write_bytes(checkpoint.read_bytes()[:size])
-    with pytest.raises(
-        SystemExit, match=r"checkpoint_latest.pth: not a whole checkpoint .*start a new training"
-    ):
+    with pytest.raises(SystemExit, match=r"checkpoint_latest.pth: .*start a new training"):
         resume(in_process, checkpoint)
     checkpoint.with_name("checkpoint_best.pth").touch()
-    with pytest.raises(SystemExit, match=r"remove it, and --c goes on from checkpoint_best.pth"):
+    with pytest.raises(SystemExit, match=r"--c continues from checkpoint_best.pth"):
         resume(in_process, checkpoint)
 
 
@@ -114,3 +115,118 @@ def test_a_short_training_goes_on_with_the_patches_that_it_has_not_seen(
     assert len(seen) == 6
     assert not torch.equal(seen[0], seen[4])
     assert torch.equal(torch.stack(seen[2:4]), torch.stack(seen[4:]))
+
+
+def move_to_training(nnunet: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Change the split: the first validation case becomes a training case."""
+    split = nnUNetTrainerLeafDice.do_split
+
+    def changed(self: Any) -> tuple[list[str], list[str]]:
+        training, validation = split(self)
+        return [*training, validation[0]], validation[1:]
+
+    moved = tiny.make(nnunet, nnUNetTrainerLeafDice).do_split()[1][0]
+    monkeypatch.setattr(nnUNetTrainerLeafDice, "do_split", changed)
+    return moved
+
+
+@pytest.mark.parametrize("is_resuming", [True, False])
+def test_a_fold_with_other_cases_is_refused(
+    in_process: tiny.NNUNet, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, is_resuming: bool
+) -> None:
+    """`--val` would score a network on its own training cases."""
+    case = move_to_training(in_process, monkeypatch)
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
+    trainer.is_resuming = is_resuming
+    with pytest.raises(SystemExit) as stopped:
+        trainer.load_checkpoint(str(checkpoint))
+    assert f"'{case}' is a new training case" in str(stopped.value)
+    assert f"'{case}' was a validation case" in str(stopped.value)
+    assert "splits_final.json" in str(stopped.value)
+
+
+def test_a_checkpoint_of_an_older_version_resumes(
+    in_process: tiny.NNUNet, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 0.2 stored four keys, and no cases; a new checkpoint then has them."""
+    content = torch.load(checkpoint, weights_only=False)
+    counts = np.arange(9.0).reshape(3, 3)
+    old_state = {"pseudo_dice_counts": counts, "a key of a later version": 1}
+    content["optimizer_state"]["param_groups"][0]["label_sets"] = old_state
+    torch.save(content, checkpoint)
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
+    trainer.load_checkpoint(str(checkpoint))
+    assert np.array_equal(trainer.state.pseudo_dice_counts, counts)
+    trainer.save_checkpoint(str(checkpoint))
+    move_to_training(in_process, monkeypatch)
+    with pytest.raises(SystemExit, match="is a new training case"):
+        resume(in_process, checkpoint)
+
+
+@pytest.mark.parametrize("name", ["filename_or_checkpoint", "checkpoint", None])
+@pytest.mark.parametrize("is_dict", [True, False])
+def test_every_way_to_name_a_checkpoint(
+    in_process: tiny.NNUNet, checkpoint: Path, name: str | None, is_dict: bool
+) -> None:
+    """nnU-Net's master renamed the argument, which may be a dict."""
+    source = torch.load(checkpoint, weights_only=False) if is_dict else str(checkpoint)
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
+    if name is None:
+        trainer.load_checkpoint(source)
+    else:
+        trainer.load_checkpoint(**{name: source})
+    assert trainer.current_epoch == 1
+    weights = torch.load(checkpoint, weights_only=False)["network_weights"]
+    loaded = trainer.network.state_dict()
+    assert all(torch.equal(loaded[key], weights[key]) for key in weights)
+
+
+def test_killed_trainings_leave_one_file_at_most(
+    in_process: tiny.NNUNet, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
+    trainer.initialize()
+
+    def killed(content: Any, path: str) -> None:
+        Path(path).write_bytes(b"half")
+        os._exit(9)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", killed)
+        for _ in range(2):
+            process = os.fork()
+            if process == 0:
+                trainer.save_checkpoint(str(checkpoint))
+            assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
+    assert len(list(checkpoint.parent.glob(".*.pth"))) == 1
+    trainer.save_checkpoint(str(checkpoint))
+    assert not list(checkpoint.parent.glob(".*.pth"))
+    resume(in_process, checkpoint)
+
+
+def test_a_full_disk_is_one_line(
+    in_process: tiny.NNUNet, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
+    trainer.initialize()
+
+    def full(content: Any, path: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(SystemExit, match=rf"{checkpoint}: .*No space left"):
+        trainer.save_checkpoint(str(checkpoint))
+
+
+def test_old_predictions_do_not_stay(tmp_path: Path) -> None:
+    """Of cases that the fold no longer validates, and probabilities of another checkpoint."""
+    old_files = ["old.nii.gz", "old.npz", "old.pkl", "summary.json"]
+    other_files = ["metrics.json", ".hidden.nii.gz"]
+    for name in [*old_files, *other_files]:
+        (tmp_path / name).touch()
+    contract = Contract.from_dataset_json(
+        {"labels": tiny.LABELS, "label_sets": {"version": 1, "protocols": {}, "cases": {}}}
+    )
+    final = FinalValidation(tmp_path, tmp_path, contract, {"file_ending": ".nii.gz"})
+    final.prepare(is_ddp=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(other_files)

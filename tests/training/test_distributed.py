@@ -16,7 +16,7 @@ from torch.multiprocessing import ProcessExitedException, spawn
 
 from nnunet_labelset.trainers.short import nnUNetTrainerLabelSet_short
 from tests.helpers import ranks, tiny
-from tests.training.conftest import enter
+from tests.helpers.tiny import enter
 
 SCORES = ("dice_per_class_or_region", "mean_fg_dice", "val_losses")
 REGIONS = "Dataset902_Regions"

@@ -36,7 +36,7 @@ def test_train_3d_with_worker_processes(prepared: tiny.NNUNet) -> None:
     assert (fold / "checkpoint_final.pth").is_file()
     assert (fold / "progress.png").is_file()
     assert list((fold / "validation").glob("*.npz"))
-    assert "Cases in which a leaf is annotated" in log
+    assert "Cases in which each label is annotated" in log
     assert log.count("Mean Validation Dice") == 1
     summary = load_summary_json(str(fold / "validation" / "summary.json"))
     cases = {

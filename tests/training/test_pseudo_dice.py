@@ -1,4 +1,4 @@
-"""The score of an epoch: by leaf over the recent epochs, steady whatever an epoch happens to show."""
+"""Pseudo-Dice: by label over the recent epochs, steady whatever an epoch happens to show."""
 
 from __future__ import annotations
 
@@ -7,23 +7,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice
+from nnunet_labelset.training.pseudo_dice import PseudoDice, StepCounts
 from tests.helpers import tiny
+
+LABELS = ("shell", "core", "dot")
 
 
 def counts(tp: list[int], fp: list[int], fn: list[int], loss: float = 0.5) -> dict[str, Any]:
-    return {
-        "loss": np.array(loss),
-        "tp_hard": np.array(tp),
-        "fp_hard": np.array(fp),
-        "fn_hard": np.array(fn),
-    }
+    """The output of a validation step."""
+    step = StepCounts(counts=np.array([tp, fp, fn]), wrong=sum(fp), known=1000)
+    return step.to_output(torch.tensor(loss))
 
 
-def started(nnunet: tiny.NNUNet) -> Any:
+def started(nnunet: tiny.NNUNet, coverage: tuple[int, ...] = (1, 1, 1)) -> Any:
+    """A trainer whose validation cases annotate the labels so often."""
     trainer = tiny.make(nnunet, nnUNetTrainerLeafDice)
     trainer.initialize()
+    trainer.pseudo_dice = PseudoDice(dict(zip(LABELS, coverage, strict=True)))
     trainer.logger.plot_progress_png = lambda folder: None  # slow
     return trainer
 
@@ -42,7 +45,7 @@ def epoch(trainer: Any, *outputs: dict[str, Any]) -> tuple[list[float], float]:
 
 
 def test_a_hallucination_is_scored(in_process: tiny.NNUNet) -> None:
-    """Two perfect leaves, and one that is annotated nowhere but predicted where it cannot be."""
+    """Two perfect labels, and one that no epoch has shown yet but is predicted where it cannot be."""
     scores, mean = epoch(started(in_process), counts([9, 9, 0], [0, 0, 5000], [0, 0, 0]))
     assert scores == [1, 1, 0]
     assert mean == pytest.approx(2 / 3)
@@ -56,13 +59,14 @@ def test_false_positives_alone_do_not_make_a_leaf_annotated(
     for _ in range(3):
         epoch(trainer, counts([9, 0, 0], [0, 0, 7], [0, 9, 0]))
     printed = capsys.readouterr().out
-    assert "'core' is annotated, but its Dice has been 0 in its last 3 scores" in printed
-    assert "'dot' is annotated" not in printed
+    assert "WARNING: 'core'" in printed
+    assert "WARNING: 'dot'" not in printed
 
 
 def test_no_count_is_no_score(in_process: tiny.NNUNet) -> None:
     trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
     trainer.initialize()
+    trainer.pseudo_dice = PseudoDice(dict.fromkeys(LABELS, 1))
     outputs = (
         counts([4, 0, 0], [2, 0, 0], [0, 0, 0], 0.2),
         counts([4, 0, 0], [0, 0, 0], [2, 0, 2], 0.4),
@@ -112,7 +116,7 @@ def test_a_first_epoch_cannot_keep_the_best_checkpoint(in_process: tiny.NNUNet) 
 
 
 def test_a_voxel_that_was_invented_once_is_forgotten(in_process: tiny.NNUNet) -> None:
-    """No case annotates the last leaf: it has no score, one false voxel counts for a while, and
+    """No epoch has shown the last label: it has no score, one false voxel counts for a while, and
     nothing starts anew.
     """
     trainer = started(in_process)
@@ -141,3 +145,74 @@ def test_the_score_goes_on_where_the_training_was_stopped(
     second.load_checkpoint(str(tmp_path / "checkpoint.pth"))
     assert epoch(second, outputs) == epoch(first, outputs)
     assert second._best_ema == first._best_ema
+
+
+def test_a_label_that_no_validation_case_annotates_has_no_score(
+    in_process: tiny.NNUNet, capsys: pytest.CaptureFixture
+) -> None:
+    """One annotated case of 60, in training: a Dice of 0 in all epochs, 75 % on the test."""
+    trainer = started(in_process, (1, 1, 0))
+    trainer.pseudo_dice.describe(print)
+    assert "'dot'" in capsys.readouterr().out
+    scores, mean = epoch(trainer, counts([9, 6, 0], [0, 6, 5000], [0, 6, 0]))
+    assert scores[:2] == [1, 0.5]
+    assert np.isnan(scores[2])
+    assert mean == pytest.approx(0.75)
+    printed = capsys.readouterr().out
+    assert "'dot' 5000" in printed  # voxels known to be wrong stand beside it
+
+
+def test_the_fold_decides_which_labels_have_a_score(in_process: tiny.NNUNet) -> None:
+    dataset = tiny.dataset_json(in_process)
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice, dataset)
+    _, validation = trainer.do_split()
+    dataset["label_sets"]["cases"] |= dict.fromkeys(validation, "no_core")
+    trainer = tiny.make(in_process, nnUNetTrainerLeafDice, dataset)
+    trainer.initialize()
+    assert trainer.pseudo_dice.names == LABELS
+    assert trainer.pseudo_dice.is_scored.tolist() == [True, False, False]
+
+
+def test_without_any_score_the_best_checkpoint_is_the_last_one(in_process: tiny.NNUNet) -> None:
+    trainer = started(in_process, (0, 0, 0))
+    saved = []
+    trainer.save_checkpoint = saved.append
+    for _ in range(3):
+        _, mean = epoch(trainer, counts([0, 0, 0], [5, 0, 0], [0, 0, 0]))
+        assert mean == 0
+    assert len(saved) == 3
+
+
+class OtherLogger:
+    """Stands for nnU-Net's Weights & Biases logger: the last value of a step counts."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, int], Any] = {}
+
+    def log(self, key: str, value: Any, step: int) -> None:
+        self.values[key, step] = value
+
+
+def test_other_loggers_get_the_same_moving_average(in_process: tiny.NNUNet) -> None:
+    trainer = started(in_process)
+    trainer.disable_checkpointing = True
+    other = OtherLogger()
+    trainer.logger.loggers.append(other)
+    nothing = [0, 0, 0]
+    epoch(trainer, counts([99, 0, 0], nothing, [1, 0, 0]))
+    epoch(trainer, counts([0, 10, 0], [0, 80, 0], [0, 10, 0]))  # a second label: a new mean
+    epoch(trainer, counts([99, 90, 0], [0, 10, 0], [1, 10, 0]))
+    averages = trainer.logger.get_value("ema_fg_dice", step=None)
+    assert [other.values["ema_fg_dice", step] for step in range(3)] == averages
+
+
+def test_voxels_known_to_be_wrong() -> None:
+    """Of labels: a voxel is wrong if its label-set excludes the predicted label."""
+    membership = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 1], [1, 1, 1]], dtype=bool)
+    predicted = torch.tensor([[0, 1, 2, 1, 0, 0]])
+    target = torch.tensor([[0, 0, 2, 3, 3, 4]])
+    logits = torch.nn.functional.one_hot(predicted, 3).movedim(-1, 1).float()
+    step = StepCounts.of_labels(logits, target, membership)
+    assert step.wrong == 2  # label 1 on {0}, label 0 on {1, 2}
+    assert step.known == 5  # the last voxel may be anything
+    assert step.counts.tolist() == [[0, 1], [1, 0], [0, 0]]

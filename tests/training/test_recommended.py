@@ -7,7 +7,7 @@ import pytest
 from nnunet_labelset.losses import RunningDice
 from tests.helpers import tiny
 from tests.helpers.tiny import make
-from tests.training.test_trainer import TRAINERS
+from tests.helpers.training import TRAINERS
 
 
 @pytest.mark.parametrize(

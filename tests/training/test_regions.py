@@ -28,7 +28,7 @@ from nnunet_labelset.trainers.short import (
     nnUNetTrainerLeafDiceCE_short,
 )
 from tests.helpers import tiny
-from tests.training.conftest import enter
+from tests.helpers.tiny import enter
 
 TRAINER = "nnUNetTrainerLeafDiceCE_short"
 KEYS = [(1, 2, 3), (2, 3), 3]
@@ -66,7 +66,7 @@ def test_complete_cases_are_trained_with_nnunets_own_region_loss(
     ]
     logits = [torch.randn(2, 3, s, s, s) for s in (16, 8)]
     expected = plain.loss(logits, masks) + 1
-    assert float(ours.loss(logits, ours._encoded(example)["target"])) == pytest.approx(
+    assert float(ours.loss(logits, ours.encode_batch(example)["target"])) == pytest.approx(
         float(expected), abs=1e-4
     )
 
@@ -79,7 +79,7 @@ def test_the_outermost_contour_says_nothing_about_what_is_inside(
 ) -> None:
     trainer = tiny.make(regions_in_process, cls)
     trainer.initialize()
-    example = trainer._encoded(batch(["whole_0", "whole_1"], values=2))
+    example = trainer.encode_batch(batch(["whole_0", "whole_1"], values=2))
     logits = [torch.randn(2, 3, s, s, s, requires_grad=True) for s in (16, 8)]
     trainer.loss(logits, example["target"]).backward()
     inside = batch(["whole_0", "whole_1"], values=2)["target"][0][:, 0] == 1
@@ -158,7 +158,7 @@ def test_the_whole_road(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
     """Train, validate by region, predict and ensemble with stock nnU-Net, export."""
     nnunet = prepared_regions
     log = nnunet.train("3d_fullres", 0, TRAINER, "--npz")
-    assert "Cases in which a region is annotated" in log
+    assert "Cases in which each label is annotated" in log
     assert "running Dice" not in log  # which regions do not have
     assert log.count("Mean Validation Dice") == 1
     model = nnunet.model_folder(TRAINER)

@@ -17,12 +17,13 @@ from nnunet_labelset.training.sampling import (
     AllCentres,
     Centres,
     SampledDataset,
+    Sampling,
     probabilities,
     repeated,
 )
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
-from tests.training.test_trainer import TRAINERS, all_full
+from tests.helpers.training import TRAINERS, all_full
 
 BASELINES = {
     f"nnUNetTrainer{name}{end}"
@@ -145,9 +146,9 @@ def test_oversampled_patches_show_leaves_that_the_case_annotates(
     known = contract({"a": protocol})
     seg = np.random.default_rng(0).choice(values, (8, 8, 8))
     key = (-1, 0, 1, 2, 3)
-    _, _, _, properties = SampledDataset(OneCase("a", seg), known, key, (4, 4, 4), True).load_case(
-        "a"
-    )
+    _, _, _, properties = SampledDataset(
+        OneCase("a", seg), Sampling(known, (4, 4, 4), key)
+    ).load_case("a")
     assert [value for value in properties["class_locations"] if value != key] == chosen
     assert key in properties["class_locations"]
 
@@ -202,7 +203,7 @@ def test_random_patches_of_a_slice_show_every_slice() -> None:
 def test_random_patches_of_a_partial_case_show_its_corners() -> None:
     known = contract({"a": "no_core"})
     key = (-1, 0, 1, 2, 3)
-    dataset = SampledDataset(OneCase("a", np.full((8, 8, 8), 4)), known, key, (4, 4, 4), True)
+    dataset = SampledDataset(OneCase("a", np.full((8, 8, 8), 4)), Sampling(known, (4, 4, 4), key))
     locations = dataset.load_case("a")[3]["class_locations"][key]
     lower = np.array([locations[i] for i in range(len(locations))])[:, 1:] - 2
     for corner in np.ndindex(2, 2, 2):

@@ -11,7 +11,7 @@ import pytest
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.training.short import setting
-from nnunet_labelset.training.stopping import stop_at_contract
+from nnunet_labelset.training.stopping import stopping_at_contract
 
 COPY = {"labels": {"background": 0, "liver": 1}}
 BLOCK = {"label_sets": {}}
@@ -40,8 +40,11 @@ def test_a_copy_is_not_enough_when_label_maps_changed(
         monkeypatch.setenv(variable, str(tmp_path / variable))
     (tmp_path / "nnUNet_raw" / "Dataset001_A" / folder).mkdir(parents=True)
     write_json(tmp_path / "nnUNet_raw" / "Dataset001_A" / "dataset.json", raw)
-    with pytest.raises(SystemExit, match=f"has the block: {advice}"):
-        stop_at_contract(LabelSetError("no block"), "Dataset001_A", COPY)
+    with (
+        pytest.raises(SystemExit, match=f"has the block: {advice}"),
+        stopping_at_contract("Dataset001_A", COPY),
+    ):
+        raise LabelSetError("no block")
 
 
 @pytest.mark.parametrize("text", ["ten", "", "0", "-3", "1.5"])

@@ -23,42 +23,22 @@ from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerDA5
 from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import (
     nnUNetTrainerNoMirroring,
 )
+from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerDiceLoss import (
+    nnUNetTrainerDiceLoss,
+)
+from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerTopkLoss import (
+    nnUNetTrainerTopk10Loss,
+)
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import LeafDiceLoss
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.trainers import baselines, label_set, leaf_dice, marginal, short
+from nnunet_labelset.trainers import leaf_dice
 from nnunet_labelset.training.mixin import LabelSetMixin
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
-
-TRAINERS = {
-    name: cls
-    for module in (baselines, label_set, leaf_dice, marginal, short)
-    for name, cls in vars(module).items()
-    if inspect.isclass(cls) and issubclass(cls, LabelSetMixin) and name.startswith("nnUNetTrainer")
-}
-
-
-def all_full(nnunet: tiny.NNUNet) -> dict[str, Any]:
-    dataset = dataset_json(nnunet)
-    dataset["label_sets"]["cases"] = dict.fromkeys(dataset["label_sets"]["cases"], "full")
-    return dataset
-
-
-def batch(seed: int, cases: list[str], scales: int = 2, values: int = 4) -> dict[str, Any]:
-    """A batch as nnU-Net's loader makes it: int16 values at every scale of deep supervision."""
-    generator = torch.Generator().manual_seed(seed)
-    sizes = [16 // 2**i for i in range(scales)]
-    return {
-        "data": torch.randn(len(cases), 1, 16, 16, 16, generator=generator),
-        "target": [
-            torch.randint(values, (len(cases), 1, s, s, s), generator=generator, dtype=torch.int16)
-            for s in sizes
-        ],
-        "keys": np.array(cases),
-    }
+from tests.helpers.training import TRAINERS, all_full, batch
 
 
 def test_the_names_that_users_type() -> None:
@@ -140,7 +120,7 @@ def test_deep_supervision_weights_are_those_of_nnunet(in_process: tiny.NNUNet) -
 def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet, name: str) -> None:
     trainer = make(in_process, TRAINERS[name])
     trainer.initialize()
-    example = trainer._encoded(batch(0, ["full_0", "full_1"], values=5))
+    example = trainer.encode_batch(batch(0, ["full_0", "full_1"], values=5))
     target = example["target"][0]
     ignored = (target == target.max()).expand(
         -1, 4, -1, -1, -1
@@ -161,7 +141,7 @@ def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet,
 def test_an_unannotated_value_means_what_its_case_says(in_process: tiny.NNUNet) -> None:
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
     example = batch(0, ["full_0", "part_0", "merged_0"], values=5)
-    encoded = trainer._encoded(example)["target"][0].long()
+    encoded = trainer.encode_batch(example)["target"][0].long()
     membership = trainer.label_sets.membership
     for b, sets in enumerate([{4: [0, 1, 2, 3]}, {4: [2, 3]}, {1: [1, 2, 3], 4: [0, 1, 2, 3]}]):
         for value in range(5):
@@ -304,7 +284,7 @@ def unlist(dataset: dict) -> None:
         (undeclare, "does not declare 'ignore'"),
         (
             know_nothing,
-            "nothing can be learnt: every voxel of every training case may be background",
+            "every training case may be background",
         ),
         (unlist, r"without a protocol: 'full_0'"),
         (
@@ -355,7 +335,7 @@ def test_a_trainer_without_loss(in_process: tiny.NNUNet) -> None:
 def test_batches_that_do_not_name_their_cases(in_process: tiny.NNUNet) -> None:
     """Such are the made-up batches of nnU-Net's benchmark without data loading."""
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], fold="all")
-    with pytest.raises(SystemExit, match="a batch does not say which cases it shows"):
+    with pytest.raises(SystemExit, match="does not name its cases"):
         trainer.train_step({"data": torch.zeros(1), "target": torch.zeros(1)})
 
 
@@ -374,7 +354,7 @@ def test_messages_fit_a_cuda_assertion_whatever_the_batch(
     messages = []
     monkeypatch.setattr(torch, "_assert_async", lambda condition, message: messages.append(message))
     target = torch.zeros(len(cases), 1, 8, 8, dtype=torch.int16)
-    trainer._encoded({"target": [target, target[..., :4, :4]], "keys": np.array(list(cases))})
+    trainer.encode_batch({"target": [target, target[..., :4, :4]], "keys": np.array(list(cases))})
     assert messages
     assert max(map(len, messages)) < 255
 
@@ -384,7 +364,65 @@ def test_coverage_is_logged_and_a_leaf_that_nobody_annotates(
 ) -> None:
     dataset = dataset_json(in_process)
     dataset["label_sets"]["cases"] = dict.fromkeys(tiny.CASES, "no_core")
-    make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").initialize()
+    make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").on_train_start()
     printed = capsys.readouterr().out
     assert re.search("shell +8 of 8", printed)
     assert "WARNING: no training case annotates 'core'" in printed
+
+
+class OwnStep(nnUNetTrainer):
+    """A trainer of a user with a step of its own."""
+
+    def train_step(self, batch: dict) -> dict:
+        self.seen = batch["target"]
+        return {"loss": 0.0}
+
+
+def test_a_train_step_behind_the_mixin_must_know_what_it_gets(in_process: tiny.NNUNet) -> None:
+    class Unaware(LabelSetMixin, OwnStep):
+        loss_class = LeafDiceLoss
+
+    class Aware(Unaware):
+        takes_set_indices = True
+
+    with pytest.raises(SystemExit, match=r"OwnStep.train_step .*takes_set_indices"):
+        make(in_process, Unaware)
+    trainer = make(in_process, Aware)
+    example = batch(0, ["part_0"], values=5)
+    trainer.train_step(example)
+    is_ignored = example["target"][0] == 4
+    rows = trainer.seen[0][is_ignored].unique().tolist()
+    assert [trainer.label_sets.membership[row].tolist() for row in rows] == [
+        [False, False, True, True]
+    ]
+
+
+def test_a_train_step_before_the_mixin_must_hand_the_batch_on(in_process: tiny.NNUNet) -> None:
+    class Values(TRAINERS["nnUNetTrainerLeafDice"]):  # type: ignore[misc]
+        def train_step(self, batch: dict) -> dict:
+            return {"loss": self.loss(self.network(batch["data"]), batch["target"])}
+
+    class Encoded(TRAINERS["nnUNetTrainerLeafDice"]):  # type: ignore[misc]
+        def train_step(self, batch: dict) -> dict:
+            batch = self.encode_batch(batch)
+            return {"loss": self.loss(self.network(batch["data"]), batch["target"])}
+
+    with pytest.raises(SystemExit, match=r"Values.train_step .*encode_batch"):
+        make(in_process, Values)
+    trainer = make(in_process, Encoded)
+    trainer.initialize()
+    assert torch.isfinite(trainer.train_step(batch(0, ["part_0", "full_0"], values=5))["loss"])
+
+
+@pytest.mark.parametrize("base", [nnUNetTrainerDiceLoss, nnUNetTrainerTopk10Loss, nnUNetTrainer])
+def test_a_loss_that_is_replaced_is_named(
+    in_process: tiny.NNUNet, capsys: pytest.CaptureFixture, base: type
+) -> None:
+    class Combined(LabelSetMixin, base):  # type: ignore[misc, valid-type]
+        loss_class = LeafDiceLoss
+
+    trainer = make(in_process, Combined)
+    trainer.initialize()
+    assert isinstance(trainer.inner_loss, LeafDiceLoss)
+    warned = f"LeafDiceLoss replaces the loss of {base.__name__}" in capsys.readouterr().out
+    assert warned == (base is not nnUNetTrainer)
