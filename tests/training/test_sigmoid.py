@@ -24,7 +24,7 @@ def encoded(trainer: Any, case: str, value: int) -> tuple[list[torch.Tensor], li
     """Values of the right shapes for a case, and the same as the loss gets them."""
     shapes = [(2, 1, size, size, size) for size in (16, 8)]
     values = [torch.full(shape, value, dtype=torch.int16) for shape in shapes]
-    batch = trainer._encoded({"target": values, "keys": np.array([case, case])})
+    batch = trainer.encode_batch({"target": values, "keys": np.array([case, case])})
     return values, batch["target"]
 
 
@@ -58,7 +58,7 @@ def test_complete_cases_are_trained_with_nnunets_own_region_loss(in_process: tin
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, 1, size, size, size) for size in (16, 8)]
     values = [torch.randint(labels, shape, generator=generator) for shape in shapes]
-    target = ours._encoded({"target": values, "keys": np.array([case, case])})["target"]
+    target = ours.encode_batch({"target": values, "keys": np.array([case, case])})["target"]
     outputs = [torch.randn(2, labels - 1, *shape[2:], generator=generator) for shape in shapes]
     # one mask per region; the last channel of nnU-Net's target marks ignored voxels
     masks = [
