@@ -1,16 +1,9 @@
 """One sigmoid per label, for structures that overlap, and as a rival of the label-set losses."""
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
-from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import (
-    nnUNetTrainerNoMirroring,
-)
 
 from nnunet_labelset.training.sigmoid import SigmoidMixin
 
 
 class nnUNetTrainerLabelSetSigmoid(SigmoidMixin, nnUNetTrainer):
     """One sigmoid per label with Dice + binary cross entropy where the label is known."""
-
-
-class nnUNetTrainerLabelSetSigmoid_NoMirroring(SigmoidMixin, nnUNetTrainerNoMirroring):
-    pass

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from nnunet_labelset.nnunet.discovery import described_trainers, trainers_folder
+from nnunet_labelset.nnunet.discovery import (
+    LENGTHS,
+    NO_MIRRORING,
+    described_trainers,
+    trainers_folder,
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,3 +26,6 @@ def run(args: argparse.Namespace) -> None:
     lines = described_trainers()
     for name, words in lines.items():
         print(f"{name:<{max(map(len, lines))}}  {words}")
+    print(
+        f"Append a length ({', '.join(LENGTHS)}), then {NO_MIRRORING} for labels that differ by side"
+    )

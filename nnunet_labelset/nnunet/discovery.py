@@ -11,6 +11,9 @@ from pathlib import Path
 from nnunet_labelset.nnunet.names import EXTERNAL_TRAINERS
 
 DEFAULT_TRAINER = "nnUNetTrainerLabelSet"
+# Every trainer of ours has these variants, written in this order: see trainers/variants.py.
+LENGTHS = ("_5epochs", "_50epochs", "_100epochs", "_250epochs", "_short")
+NO_MIRRORING = "_NoMirroring"
 
 
 def _folder_of(package: str) -> Path:
@@ -41,11 +44,21 @@ def known_trainers() -> set[str]:
     folders += [Path(path) for path in external_trainers().split(os.pathsep)]
     files = [path for folder in folders for path in folder.rglob("*.py")]
     sources = (path.read_text(encoding="utf-8", errors="replace") for path in files)
-    return {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+    names = {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+    methods = [name for name in _classes("nnunet_labelset.trainers") if "_" not in name]
+    return names.union(*map(variant_names, methods))
+
+
+def variant_names(method: str) -> list[str]:
+    """Return the names of a trainer's variants, without its own."""
+    with_mirroring = [f"{method}{length}" for length in LENGTHS]
+    return [*with_mirroring, *(f"{name}{NO_MIRRORING}" for name in [method, *with_mirroring])]
 
 
 def described_trainers() -> dict[str, str]:
-    """Our trainers, the recommended ones first, each in its own words, or in those of its loss."""
+    """Return our trainers without their variants, the recommended ones first, each with its own
+    words or those of its loss.
+    """
     losses = {
         name: (ast.get_docstring(node) or name).splitlines()[0]
         for name, node in _classes("nnunet_labelset.losses").items()
@@ -56,14 +69,8 @@ def described_trainers() -> dict[str, str]:
     }
     described = {}
     for name in sorted(found, key=lambda name: not name.startswith(DEFAULT_TRAINER)):
-        base, _, variant = name.partition("_")
-        description = " ".join(found[name].split())
-        words = re.split(r"[.:]", re.sub(r"`weight_\w+` \* ", "", description), maxsplit=1)[0]
-        if variant and base in found:
-            words = f"{base}, {variant.replace('_', ', ')}".replace("epochs", " epochs")
-        described[name] = words.replace("NoMirroring", "no mirroring").replace(
-            "short", "short: for trying things out"
-        )
+        description = re.sub(r"`weight_\w+` \* ", "", " ".join(found[name].split()))
+        described[name] = re.split(r"[.:]", description, maxsplit=1)[0]
     return described
 
 

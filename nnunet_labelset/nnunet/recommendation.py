@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER, NO_MIRRORING
 from nnunet_labelset.nnunet.names import (
     BEFORE_CASCADE,
     CASCADE,
@@ -17,7 +17,6 @@ from nnunet_labelset.nnunet.names import (
     data_of,
 )
 
-NO_MIRRORING = "_NoMirroring"
 TEACHER_TRAINER = f"{DEFAULT_TRAINER}Teacher"
 SIDES = {"left": "right", "l": "r", "lh": "rh", "sin": "dex"}
 FEW = 0.25  # of the training cases

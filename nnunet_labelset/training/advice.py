@@ -9,10 +9,9 @@ import numpy as np
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER, NO_MIRRORING
 from nnunet_labelset.nnunet.extend import extension_trainer
 from nnunet_labelset.nnunet.recommendation import (
-    NO_MIRRORING,
     reasons,
     recommended_trainer,
     sided_pairs,

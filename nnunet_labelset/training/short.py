@@ -65,9 +65,11 @@ class ShortMixin(Trainer):
         """Right/left flips only, as in the paper: brains are not upside down, and prediction flips
         less often.
         """
-        *rest, mirror_axes = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
-        self.inference_allowed_mirroring_axes = mirror_axes[-1:]
-        return *rest, self.inference_allowed_mirroring_axes
+        *others, mirror_axes = super().configure_rotation_dummyDA_mirroring_and_inital_patch_size()
+        if mirror_axes is not None:
+            mirror_axes = mirror_axes[-1:]
+        self.inference_allowed_mirroring_axes = mirror_axes
+        return *others, mirror_axes
 
     def on_epoch_start(self) -> None:
         """Every epoch and rank has patches of its own: a continued training must not see the first

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from nnunet_labelset.trainers import baselines, label_set, leaf_dice, marginal, short
+from nnunet_labelset.trainers import baselines, label_set, leaf_dice, marginal, sigmoid, variants
 from nnunet_labelset.training.mixin import LabelSetMixin
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json
 
 TRAINERS = {
     name: cls
-    for module in (baselines, label_set, leaf_dice, marginal, short)
+    for module in (baselines, label_set, leaf_dice, marginal, sigmoid, variants)
     for name, cls in vars(module).items()
     if inspect.isclass(cls) and issubclass(cls, LabelSetMixin) and name.startswith("nnUNetTrainer")
 }

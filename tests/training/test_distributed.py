@@ -14,7 +14,7 @@ import torch
 from nnunetv2.evaluation.evaluate_predictions import load_summary_json
 from torch.multiprocessing import ProcessExitedException, spawn
 
-from nnunet_labelset.trainers.short import nnUNetTrainerLabelSet_short
+from nnunet_labelset.trainers.variants import nnUNetTrainerLabelSet_short
 from tests.helpers import ranks, tiny
 from tests.helpers.tiny import enter
 

@@ -10,7 +10,8 @@ import torch
 from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
-from nnunet_labelset.trainers.short import nnUNetTrainer_short, nnUNetTrainerLabelSet_short
+from nnunet_labelset.trainers.plain import nnUNetTrainer_short
+from nnunet_labelset.trainers.variants import nnUNetTrainerLabelSet_short
 from tests.helpers import tiny
 
 

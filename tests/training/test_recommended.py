@@ -25,10 +25,13 @@ def test_cross_entropy_comes_after_dice(in_process: tiny.NNUNet, name: str) -> N
     assert weights == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1])
 
 
-def test_no_mirroring(in_process: tiny.NNUNet) -> None:
-    for name, cls in TRAINERS.items():
-        if name.endswith("_NoMirroring"):
-            axes = make(
-                in_process, cls
-            ).configure_rotation_dummyDA_mirroring_and_inital_patch_size()[-1]
-            assert axes is None
+@pytest.mark.parametrize("method", ["LabelSet", "LabelSetTeacher", "LeafDice"])
+def test_no_mirroring(in_process: tiny.NNUNet, method: str) -> None:
+    for length in ("", "_50epochs", "_short"):
+        trainer = make(in_process, TRAINERS[f"nnUNetTrainer{method}{length}_NoMirroring"])
+        *_, axes = trainer.configure_rotation_dummyDA_mirroring_and_inital_patch_size()
+        assert axes is None
+        assert trainer.inference_allowed_mirroring_axes is None
+        with_mirroring = make(in_process, TRAINERS[f"nnUNetTrainer{method}{length}"])
+        assert with_mirroring.num_epochs == trainer.num_epochs
+        assert with_mirroring.initial_lr == trainer.initial_lr

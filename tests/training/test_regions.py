@@ -23,7 +23,7 @@ from nnunet_labelset.trainers.baselines import nnUNetTrainerSoftTargetDice
 from nnunet_labelset.trainers.label_set import nnUNetTrainerLabelSet
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice, nnUNetTrainerLeafDiceCE
 from nnunet_labelset.trainers.marginal import nnUNetTrainerMarginalCE, nnUNetTrainerMarginalDiceCE
-from nnunet_labelset.trainers.short import (
+from nnunet_labelset.trainers.variants import (
     nnUNetTrainerLabelSetTeacher_short,
     nnUNetTrainerLeafDiceCE_short,
 )

@@ -29,40 +29,53 @@ from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerDiceLoss import 
 from nnunetv2.training.nnUNetTrainer.variants.loss.nnUNetTrainerTopkLoss import (
     nnUNetTrainerTopk10Loss,
 )
+from nnunetv2.training.nnUNetTrainer.variants.training_length.nnUNetTrainer_Xepochs import (
+    nnUNetTrainer_5epochs,
+)
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import LeafDiceLoss
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.trainers import leaf_dice
+from nnunet_labelset.nnunet.discovery import known_trainers
 from nnunet_labelset.training.mixin import LabelSetMixin
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
 from tests.helpers.training import TRAINERS, all_full, batch
 
+METHODS = (
+    "LabelSet",
+    "LabelSetTeacher",
+    "LabelSetSigmoid",
+    "LeafDice",
+    "LeafDiceCE",
+    "LeafDiceFocal",
+    "MarginalDice",
+    "MarginalDiceCE",
+    "MarginalDiceFocal",
+    "MarginalCE",
+    "MarginalFocal",
+    "SoftTargetDice",
+    "FullySupervisedDice",
+)
+# the classes that are written out, but for sigmoids, whose outputs are others
+WITHOUT_LENGTH = sorted(
+    name for name in TRAINERS if "_" not in name and not name.endswith("Sigmoid")
+)
+LENGTHS = ("", "_5epochs", "_50epochs", "_100epochs", "_250epochs", "_short")
+
 
 def test_the_names_that_users_type() -> None:
-    names = {name for name in TRAINERS if not name.endswith("_short")}
-    losses = [
-        "MarginalDice",
-        "MarginalDiceCE",
-        "MarginalDiceFocal",
-        "MarginalCE",
-        "MarginalFocal",
-        "LeafDiceFocal",
-    ]
-    lengths = ["", "_5epochs", "_50epochs", "_100epochs", "_250epochs"]
-    expected = [*losses, "SoftTargetDice", "FullySupervisedDice"]
-    expected += [
-        f"{loss}{length}" for loss in ("LabelSet", "LeafDice", "LeafDiceCE") for length in lengths
-    ]
-    expected += [f"LabelSet{length}_NoMirroring" for length in lengths]
-    expected += ["LabelSetTeacher", "LabelSetTeacher_NoMirroring"]
-    assert names == {f"nnUNetTrainer{name}" for name in expected}
+    names = {f"{method}{length}" for method in METHODS for length in LENGTHS}
+    names |= {f"{name}_NoMirroring" for name in names}
+    assert set(TRAINERS) == {f"nnUNetTrainer{name}" for name in names}
+    assert set(TRAINERS) <= known_trainers()
 
 
 def test_nnunet_finds_every_trainer(in_process: tiny.NNUNet) -> None:
-    for name, cls in TRAINERS.items():
+    methods = [name for name in TRAINERS if "_" not in name]
+    for name in [*methods, "nnUNetTrainerLabelSetTeacher_short_NoMirroring"]:
+        cls = TRAINERS[name]
         found = recursive_find_trainer_class_by_name(name)
         assert found.__name__ == name
         assert found.loss_class is cls.loss_class
@@ -72,7 +85,8 @@ def test_nnunet_finds_every_trainer(in_process: tiny.NNUNet) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nnUNetTrainerLeafDice_5epochs", "nnUNetTrainerLeafDiceCE_250epochs"]
+    "name",
+    ["nnUNetTrainerLeafDice_5epochs", "nnUNetTrainerLabelSetTeacher_250epochs_NoMirroring"],
 )
 def test_lengths(in_process: tiny.NNUNet, name: str) -> None:
     assert make(in_process, TRAINERS[name]).num_epochs == int(
@@ -116,7 +130,7 @@ def test_deep_supervision_weights_are_those_of_nnunet(in_process: tiny.NNUNet) -
     assert ours.loss.loss.batch_dice == ours.configuration_manager.batch_dice
 
 
-@pytest.mark.parametrize("name", sorted(TRAINERS))
+@pytest.mark.parametrize("name", WITHOUT_LENGTH)
 def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet, name: str) -> None:
     trainer = make(in_process, TRAINERS[name])
     trainer.initialize()
@@ -304,7 +318,7 @@ def test_mistakes_stop_at_once(
         assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("base", [nnUNetTrainer, nnUNetTrainerDA5, leaf_dice.nnUNetTrainer_5epochs])
+@pytest.mark.parametrize("base", [nnUNetTrainer, nnUNetTrainerDA5, nnUNetTrainer_5epochs])
 def test_the_wrong_order_is_refused_when_the_class_is_made(base: type) -> None:
     with pytest.raises(
         LabelSetError, match=rf"{base.__name__} comes before LabelSetMixin .*: write class Wrong"
