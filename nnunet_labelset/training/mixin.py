@@ -86,6 +86,7 @@ class LabelSetMixin(Trainer):
             checks.check_train_step(type(self), LabelSetMixin)
         has_regions = self.contract.regions is not None
         self.regions = Regions(self.label_sets, self.contract) if has_regions else None
+        self._coverage = (self.regions or self.contract).coverage  # of labels, or of regions
         super().__init__(plans, configuration, fold, dataset_json, device)
         self.advice = Advice(self.contract, type(self).__name__, self.print_to_log_file)
 
@@ -155,9 +156,6 @@ class LabelSetMixin(Trainer):
             self.advice.recommend(coverage, len(training), self.configuration_manager)
         self.advice.warn_of_missing_labels(coverage)
         self.advice.warn_of_mirroring(self.inference_allowed_mirroring_axes)
-
-    def _coverage(self, cases: list[str]) -> dict[str, int]:
-        return self.regions.coverage(cases) if self.regions else self.contract.coverage(cases)
 
     # --- training
 
@@ -242,20 +240,16 @@ class LabelSetMixin(Trainer):
     def on_epoch_end(self) -> None:
         history = self.logger.get_value("dice_per_class_or_region", step=None)
         counts = self.state.pseudo_dice_counts
+        names = self.pseudo_dice.names
         if counts is not None:
-            self.advice.warn_of_dead_labels(
-                self.pseudo_dice.names, history, counts[2], self.num_epochs
-            )
+            self.advice.warn_of_dead_labels(names, history, counts[2], self.num_epochs)
         super().on_epoch_end()
 
     def perform_actual_validation(self, save_probabilities: bool = False) -> None:
         """Validate as nnU-Net, then replace its summary.json by one of what was annotated."""
-        final = FinalValidation(
-            Path(self.output_folder, VALIDATION),
-            references=Path(self.preprocessed_dataset_folder_base, REFERENCES),
-            contract=self.contract,
-            dataset_json=self.dataset_json,
-        )
+        folder = Path(self.output_folder, VALIDATION)
+        references = Path(self.preprocessed_dataset_folder_base, REFERENCES)
+        final = FinalValidation(folder, references, self.contract, self.dataset_json)
         final.prepare(self.is_ddp)
         self._is_validating = True
         super().perform_actual_validation(save_probabilities)
