@@ -1,0 +1,175 @@
+"""Mirroring that exchanges left and right: the image, the labels of every pair, and label-sets.
+
+Plain mirroring turns a left kidney into a right one and keeps its label, so that the network cannot
+tell the two apart. Here a mirrored patch also swaps the labels of each pair. In partial data the
+left organ then teaches the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nnunet_labelset.contract import Contract, Protocol
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.nnunet.recommendation import sided_pairs
+from nnunet_labelset.training.mixin import LabelSetMixin
+from nnunet_labelset.training.stopping import stopping
+
+PAIRS = "mirrored_labels"  # in dataset.json: pairs of labels, where their names do not tell
+SHARE = 0.5  # of the samples that are mirrored
+LARGEST_ANGLE = 30  # degrees between an image axis and left-right
+
+
+def label_pairs(
+    leaf_names: Sequence[str], dataset_json: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """Return the pairs of left and right labels: those that dataset.json lists, or by name."""
+    listed = dataset_json.get(PAIRS)
+    if listed is None:
+        pairs = sided_pairs(leaf_names)
+    else:
+        pairs = [tuple(pair) for pair in listed]
+        names = [name for pair in pairs for name in pair]
+        is_sound = all(len(pair) == 2 for pair in pairs) and len(set(names)) == len(names)
+        if not is_sound or not set(names) <= set(leaf_names[1:]):
+            raise LabelSetError(
+                f"Expected '{PAIRS}' in dataset.json to list pairs of labels, each label once, "
+                f"but got {listed!r}"
+            )
+    if not pairs:
+        raise LabelSetError(
+            "no labels differ by side: train without SwapMirroring, or list the pairs in "
+            f'dataset.json: "{PAIRS}": [["left name", "right name"]]'
+        )
+    return pairs
+
+
+def swapped_leaves(leaf_names: Sequence[str], pairs: Iterable[tuple[str, str]]) -> np.ndarray:
+    """Return for every leaf the one that it becomes in the mirror, int64 `(C,)`."""
+    swap = np.arange(len(leaf_names))
+    for left, right in pairs:
+        i, j = leaf_names.index(left), leaf_names.index(right)
+        swap[[i, j]] = j, i
+    return swap
+
+
+def with_mirror_images(contract: Contract, swap: np.ndarray) -> LabelSets:
+    """Return the label-sets of a data set and, behind them, what they become in the mirror."""
+    mirrored = {
+        f"{name}, mirrored": replace(protocol, sets=_mirrored(protocol, swap))
+        for name, protocol in contract.protocols.items()
+    }
+    protocols = {**contract.protocols, **mirrored}
+    return LabelSets(contract.leaf_names, protocols, contract.cases, contract)
+
+
+def _mirrored(protocol: Protocol, swap: np.ndarray) -> tuple[frozenset[int], ...]:
+    return tuple(frozenset(int(swap[leaf]) for leaf in leaves) for leaves in protocol.sets)
+
+
+def swapped_sets(membership: Tensor, swap: np.ndarray) -> Tensor:
+    """Return for every set index that of its mirror image, int64 `(K,)`."""
+    rows = {tuple(row): index for index, row in enumerate(membership.tolist())}
+    return torch.tensor([rows[tuple(row)] for row in membership[:, swap].tolist()])
+
+
+def left_right_axis(properties: Mapping[str, Any], transpose: Sequence[int]) -> int:
+    """Return the axis of a preprocessed image, of 0 to 2, that runs from one side to the other.
+
+    properties: nnU-Net's, of a case. transpose: `transpose_forward` of the plans.
+    """
+    if "sitk_stuff" in properties:
+        direction = np.array(properties["sitk_stuff"]["direction"])
+        if direction.size != 9:
+            raise LabelSetError("SwapMirroring needs 3D images, which tell left from right")
+        sideways = np.abs(direction.reshape(3, 3)[0])  # by axis of the image: x, y, z
+    elif "nibabel_stuff" in properties:
+        affine = np.array(properties["nibabel_stuff"]["original_affine"])[:3, :3]
+        sideways = np.abs(affine[0] / np.linalg.norm(affine, axis=0))
+    else:
+        raise LabelSetError("SwapMirroring: the image format does not tell left from right")
+    if sideways.max() < np.cos(np.radians(LARGEST_ANGLE)):
+        raise LabelSetError("SwapMirroring: no axis of the image runs from left to right")
+    return list(transpose).index(2 - int(sideways.argmax()))
+
+
+class SwapMirroringMixin(LabelSetMixin):
+    """Put it behind the other mixins and before `nnUNetTrainerNoMirroring`.
+
+    nnU-Net itself neither mirrors patches nor predictions then, so that stock nnU-Net predicts
+    correctly with the trained model.
+    """
+
+    def __init__(
+        self,
+        plans: dict,
+        configuration: str,
+        fold: int,
+        dataset_json: dict,
+        device: torch.device = torch.device("cuda"),  # noqa: B008  (nnU-Net's own signature)
+    ) -> None:
+        super().__init__(plans, configuration, fold, dataset_json, device)
+        with stopping():
+            if self.regions or self.is_cascaded:
+                raise LabelSetError("SwapMirroring works neither with regions nor in a cascade")
+            self.mirrored_pairs = label_pairs(self.label_sets.leaf_names, dataset_json)
+        swap = swapped_leaves(self.label_sets.leaf_names, self.mirrored_pairs)
+        self.label_sets = with_mirror_images(self.contract, swap)
+        self._swap = swapped_sets(self.label_sets.membership, swap)  # (K,)
+
+    def initialize(self) -> None:
+        with stopping():
+            self._mirror_axis = self._common_axis(self.do_split()[0])
+        named = ", ".join(f"'{left}' and '{right}'" for left, right in self.mirrored_pairs)
+        self.print_to_log_file(f"Mirroring along axis {self._mirror_axis} exchanges {named}")
+        self._swap = self._swap.to(self.device)
+        super().initialize()
+
+    def _common_axis(self, cases: list[str]) -> int:
+        """Return the axis of a patch that is left-right in all cases."""
+        dataset = self.dataset_class(self.preprocessed_dataset_folder, cases)
+        first = None
+        for case in cases:
+            properties = dataset.load_case(case)[3]
+            axis = left_right_axis(properties, self.plans_manager.transpose_forward)
+            first = axis if first is None else first
+            if axis != first:
+                raise LabelSetError(
+                    f"SwapMirroring: left-right is axis {first} of '{cases[0]}' but axis {axis} of "
+                    f"'{case}': reorient the images, or train with NoMirroring"
+                )
+        assert first is not None
+        axis = first - (3 - len(self.configuration_manager.patch_size))
+        if axis < 0:
+            raise LabelSetError("SwapMirroring: 2D slices of this data set do not show both sides")
+        return axis
+
+    def encode_batch(self, batch: dict) -> dict:
+        batch = super().encode_batch(batch)
+        if not torch.is_grad_enabled():  # validation shows patches as they are
+            return batch
+        data = batch["data"].to(self.device, non_blocking=True)
+        chosen = (torch.rand(len(data)) < SHARE).to(self.device, non_blocking=True)
+        target = batch["target"]
+        scales = target if isinstance(target, list) else [target]
+        mirrored = [self._mirror(self._swap[scale.long()].to(scale.dtype)) for scale in scales]
+        scales = [_choose(chosen, *pair) for pair in zip(mirrored, scales, strict=True)]
+        return {
+            **batch,
+            "data": _choose(chosen, self._mirror(data), data),
+            "target": scales if isinstance(target, list) else scales[0],
+        }
+
+    def _mirror(self, array: Tensor) -> Tensor:
+        return array.flip(self._mirror_axis + 2)
+
+
+def _choose(chosen: Tensor, mirrored: Tensor, plain: Tensor) -> Tensor:
+    return torch.where(chosen.view(-1, *[1] * (plain.ndim - 1)), mirrored, plain)

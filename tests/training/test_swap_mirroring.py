@@ -1,0 +1,135 @@
+"""Mirrored patches exchange left and right: image, labels, label-sets, on the right axis."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from nnunet_labelset.contract import Contract
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.trainers.swap_mirroring import nnUNetTrainerLabelSet_SwapMirroring
+from nnunet_labelset.training.swap_mirroring import (
+    label_pairs,
+    left_right_axis,
+    swapped_leaves,
+    swapped_sets,
+    with_mirror_images,
+)
+from tests.helpers import tiny
+
+NAMES = ("background", "kidney_left", "kidney_right", "liver")
+DATASET = {
+    "labels": {**{name: value for value, name in enumerate(NAMES)}, "ignore": 4},
+    "label_sets": {
+        "version": 1,
+        "protocols": {
+            "no_left": {"background": ["background", "kidney_left"]},
+            "merged": {"liver": ["liver", "kidney_right"]},
+        },
+        "cases": {"a": "no_left", "b": "merged"},
+    },
+}
+
+
+def test_sets_are_exchanged_like_their_labels() -> None:
+    contract = Contract.from_dataset_json(DATASET)
+    swap = swapped_leaves(NAMES, label_pairs(NAMES, DATASET))
+    assert swap.tolist() == [0, 2, 1, 3]
+    label_sets = with_mirror_images(contract, swap)
+    table = swapped_sets(label_sets.membership, swap)
+    sets = [frozenset(np.flatnonzero(row).tolist()) for row in label_sets.membership.numpy()]
+    for index, leaves in enumerate(sets):
+        assert sets[table[index]] == {int(swap[leaf]) for leaf in leaves}
+    assert table[table].tolist() == list(range(len(sets)))
+    assert frozenset([0, 2]) in sets  # the mirror image of {background, left}
+
+
+@pytest.mark.parametrize("pairs", [[["kidney_left", "liver"]], [["liver", "kidney_right"]]])
+def test_pairs_may_be_listed(pairs: list[list[str]]) -> None:
+    assert label_pairs(NAMES, {"mirrored_labels": pairs}) == [tuple(pairs[0])]
+
+
+@pytest.mark.parametrize(
+    "pairs", [[["liver"]], [["liver", "spleen"]], [["liver", "liver"]], [["background", "liver"]]]
+)
+def test_listed_pairs_are_checked(pairs: list[list[str]]) -> None:
+    with pytest.raises(LabelSetError, match="mirrored_labels"):
+        label_pairs(NAMES, {"mirrored_labels": pairs})
+
+
+@pytest.mark.parametrize(
+    ("direction", "transpose", "axis"),
+    [
+        ([1, 0, 0, 0, 1, 0, 0, 0, 1], [0, 1, 2], 2),  # x of the image is left-right
+        ([-1, 0, 0, 0, 1, 0, 0, 0, 1], [2, 0, 1], 0),
+        ([0, 0, 1, 1, 0, 0, 0, 1, 0], [0, 1, 2], 0),  # sagittal slices: z of the image
+        ([0, 1, 0, 1, 0, 0, 0, 0, 1], [1, 0, 2], 0),
+    ],
+)
+def test_the_axis_follows_direction_and_transpose(
+    direction: list[int], transpose: list[int], axis: int
+) -> None:
+    assert left_right_axis({"sitk_stuff": {"direction": direction}}, transpose) == axis
+
+
+def test_oblique_and_flat_images_are_refused() -> None:
+    half = 0.5**0.5
+    for direction in ([half, -half, 0, half, half, 0, 0, 0, 1], [1, 0, 0, 1]):
+        with pytest.raises(LabelSetError):
+            left_right_axis({"sitk_stuff": {"direction": direction}}, [0, 1, 2])
+
+
+def sided_dataset(nnunet: tiny.NNUNet) -> dict:
+    """The tiny data set with `shell` and `core` called left and right."""
+    dataset = copy.deepcopy(tiny.dataset_json(nnunet))
+    return {**dataset, "mirrored_labels": [["shell", "core"]]}
+
+
+def test_a_mirrored_sample_is_mirrored_and_exchanged(in_process: tiny.NNUNet) -> None:
+    trainer = tiny.make(
+        in_process, nnUNetTrainerLabelSet_SwapMirroring, sided_dataset(in_process), fold="all"
+    )
+    trainer.initialize()
+    values = torch.randint(4, (2, 1, 16, 16, 16), dtype=torch.int16)
+    batch = {
+        "data": torch.randn(2, 1, 16, 16, 16),
+        "target": [values, values[..., ::2, ::2, ::2]],
+        "keys": np.array(["full_0", "part_0"]),
+    }
+    plain = [trainer.label_sets.encode(scale, ["full_0", "part_0"]) for scale in batch["target"]]
+    torch.manual_seed(0)
+    kinds = set()
+    for _ in range(8):
+        encoded = trainer.encode_batch(batch)
+        for sample in range(2):
+            is_mirrored = not torch.equal(encoded["data"][sample], batch["data"][sample])
+            kinds.add(is_mirrored)
+            for scale, before in zip(encoded["target"], plain, strict=True):
+                expected = before[sample]
+                if is_mirrored:
+                    expected = trainer._swap[expected].flip(-1)
+                assert torch.equal(scale[sample].long(), expected)
+            if is_mirrored:
+                assert torch.equal(encoded["data"][sample], batch["data"][sample].flip(-1))
+    assert kinds == {True, False}
+    with torch.no_grad():
+        assert torch.equal(trainer.encode_batch(batch)["data"], batch["data"])
+
+
+def test_training_and_prediction_do_not_mirror_otherwise(in_process: tiny.NNUNet) -> None:
+    trainer = tiny.make(
+        in_process, nnUNetTrainerLabelSet_SwapMirroring, sided_dataset(in_process), fold="all"
+    )
+    trainer.initialize()
+    trainer.on_train_start()
+    assert not trainer.inference_allowed_mirroring_axes
+    loss = trainer.train_step(next(trainer.dataloader_train))["loss"]
+    assert np.isfinite(loss)
+
+
+def test_labels_without_sides_are_refused(in_process: tiny.NNUNet) -> None:
+    with pytest.raises(SystemExit):
+        tiny.make(in_process, nnUNetTrainerLabelSet_SwapMirroring, fold="all")
