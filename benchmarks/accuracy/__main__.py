@@ -3,7 +3,7 @@
     python -m benchmarks.accuracy train hippocampus_2d --data hippocampus/ -o runs/ --steps 4000
     python -m benchmarks.accuracy train sites_2d -o runs/ --methods ours background --seeds 0
     python -m benchmarks.accuracy collect runs/ benchmarks/results/accuracy
-    python -m benchmarks.accuracy tables benchmarks/results/accuracy
+    python -m benchmarks.accuracy tables benchmarks/results/accuracy --page docs/accuracy.md
     python -m benchmarks.accuracy curves benchmarks/results/accuracy -o docs/images
 
 All methods have the same network, optimiser, number of steps and seeds; an optimiser is nnU-Net's
@@ -29,8 +29,9 @@ from benchmarks.accuracy.prepare import prepare, set_environment
 from benchmarks.accuracy.recipes import Job, run
 from benchmarks.accuracy.results import Results, collect
 from benchmarks.accuracy.studies import STUDIES
-from benchmarks.accuracy.tables import dead_labels, plateau, table
+from benchmarks.accuracy.tables import dead_labels, filled, plateau, table
 from benchmarks.accuracy.training import REGIMES
+from nnunet_labelset.io.files import write_text
 
 
 def main() -> None:
@@ -52,6 +53,7 @@ def main() -> None:
     copy.add_argument("results", type=Path, help="folder of the .jsonl files")
     tables = verbs.add_parser("tables", help="print the tables of the documentation")
     tables.add_argument("results", type=Path)
+    tables.add_argument("--page", type=Path, help="replace the tables of this page instead")
     pictures = verbs.add_parser("curves", help="draw the learning curves")
     pictures.add_argument("results", type=Path)
     pictures.add_argument("-o", type=Path, required=True, metavar="FOLDER")
@@ -61,13 +63,16 @@ def main() -> None:
     elif args.verb == "collect":
         print("\n".join(map(str, collect(args.runs, args.results))))
     elif args.verb == "tables":
-        print_tables(args.results)
+        print_tables(args.results, args.page)
     else:
         for path in sorted(args.results.glob("*.jsonl")):
             draw(Results.read(path), args.o / f"curves_{path.stem}.svg")
 
 
-def print_tables(folder: Path) -> None:
+def print_tables(folder: Path, page: Path | None) -> None:
+    if page is not None:
+        write_text(page, filled(page.read_text(), folder))
+        return
     for path in sorted(folder.glob("*.jsonl")):
         results = Results.read(path)
         print(f"## {results.study}, {results.regime}, {results.steps} steps\n")

@@ -54,6 +54,12 @@ METHODS = {
     "ignore": Method("plain nnU-Net, ignore label"),
     "leaf_ce_uniform": Method("Leaf-Dice + CE, uniform", LABEL_SETS, LeafDiceCELoss, "uniform"),
     "leaf_ce": Method("Leaf-Dice + CE, by label", LABEL_SETS, LeafDiceCELoss, "leaf"),
+    "leaf_ce_ramp": Method(
+        "Leaf-Dice + CE, by label, CE as in `nnUNetTrainerLabelSet`",
+        RECOMMENDED,
+        LeafDiceCELoss,
+        "leaf",
+    ),
     "marginal_ce": Method("marginal Dice + CE", LABEL_SETS, MarginalDiceCELoss, "leaf"),
     "sigmoid": Method(
         "`nnUNetTrainerLabelSetSigmoid`", (SigmoidMixin, nnUNetTrainer), sampling="leaf"

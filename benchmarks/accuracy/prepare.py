@@ -8,14 +8,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import blosc2
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
 from benchmarks.accuracy.studies import Case, Study
-from nnunet_labelset.io.files import write_json
+from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.nnunet.plans import cut_down
 
 CONFIGURATION = "3d_fullres"
+INTENSITIES = "foreground_intensity_properties_per_channel"  # of the plans
 
 
 class Variant(StrEnum):
@@ -50,6 +52,7 @@ def prepare(study: Study, data: Path | None, folder: Path) -> None:
     )
 
     cases = list(study.cases(data))
+    intensities: dict[str, Any] = {}  # of the data set with label-sets, for all
     for variant in Variant:
         number = int(variant[7:10])
         write_raw(study, cases, folder / "nnUNet_raw" / variant, variant)
@@ -57,9 +60,28 @@ def prepare(study: Study, data: Path | None, folder: Path) -> None:
         plan_experiments([number])
         plans = folder / "nnUNet_preprocessed" / variant / "nnUNetPlans.json"
         cut_down(plans, study.configuration, study.patch, study.features, study.batch)
+        # nnU-Net takes the window of a CT from all voxels that are not background, gaps included
+        intensities = intensities or read_json(plans)[INTENSITIES]
+        write_json(plans, {**read_json(plans), INTENSITIES: intensities})
         preprocess([number], configurations=[study.configuration], num_processes=[1])
+    check_intensities(study, folder / "nnUNet_preprocessed")
     write_json(folder / "cases.json", {case.name: describe(case) for case in cases})
     done.write_text(network)
+
+
+def check_intensities(study: Study, preprocessed: Path) -> None:
+    """Stop if a case does not look the same in all data sets.
+
+    nnU-Net normalises inside of a mask that it takes from image and labels. A gap that reaches into
+    the air changes it in training but not in prediction, and methods are compared no longer.
+    """
+    folders = [preprocessed / variant / f"nnUNetPlans_{study.configuration}" for variant in Variant]
+    for path in sorted(folders[-1].glob("*.b2nd")):
+        if path.stem.endswith("_seg"):
+            continue
+        images = [blosc2.open(str(folder / path.name))[:] for folder in folders]
+        if not all(np.allclose(image, images[0], atol=1e-3) for image in images):
+            sys.exit(f"{path.stem}: other intensities with gaps than without: keep gaps out of air")
 
 
 def describe(case: Case) -> dict[str, Any]:

@@ -217,8 +217,8 @@ SITE_TISSUES = ("white_matter", "ventricles", ORGAN, "deep_gray_matter", "brains
 
 def sites(_: Path | None) -> Iterator[Case]:
     """The gap follows the site: 8 complete cases of scanner A; 16 of scanner B, which looks
-    different and whose hospital never drew the cerebellum. No mask: a voxel that nobody drew is
-    background or cerebellum. 6 test cases of each scanner.
+    different and whose hospital never drew the cerebellum. No mask: a voxel of the head that nobody
+    drew is background or cerebellum. 6 test cases of each scanner.
     """
     values = np.zeros(len(LEAVES), np.uint8)
     for value, tissue in enumerate(SITE_TISSUES, 1):
@@ -234,7 +234,10 @@ def sites(_: Path | None) -> Iterator[Case]:
                 image = np.where(image > 0, np.maximum(image.max() * 1.1 - image, 1), 0)
             truth = values[labels]
             gaps = scanner == "B" and not is_test
-            drawn = truth if not gaps else np.where((truth == 0) | (truth == organ), 6, truth)
+            # Air is known to be background. nnU-Net normalises inside of the head, which it tells
+            # from air by label 0: a gap in the air would give training images other intensities.
+            is_open = (image > 0) & ((truth == 0) | (truth == organ))
+            drawn = truth if not gaps else np.where(is_open, 6, truth)
             yield Case(
                 f"site{scanner}_{i:02d}",
                 image.astype(np.float32),

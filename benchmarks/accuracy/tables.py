@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import scipy.stats
 
@@ -125,3 +128,16 @@ def plateau(results: Results) -> str:
         if gains:
             lines.append(f"{METHODS[name].title}: {np.mean(gains):+.1f}")
     return "; ".join(lines)
+
+
+def filled(page: str, folder: Path) -> str:
+    """Return the page with a new table between each pair of marks, made from the file that the
+    first mark names: `<!-- table: hippocampus_2d_sgd_3000 -->`.
+    """
+
+    def new_table(match: re.Match[str]) -> str:
+        results = Results.read(folder / f"{match['name']}.jsonl")
+        return f"{match['mark']}\n{table(results)}<!-- end -->"
+
+    pattern = r"(?P<mark><!-- table: (?P<name>\w+) -->)\n.*?<!-- end -->"
+    return re.sub(pattern, new_table, page, flags=re.DOTALL)
