@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import blosc2
 import numpy as np
 import pytest
 
 pytest.importorskip("benchmarks.accuracy", reason="the benchmarks are not installed")
 
+from benchmarks.accuracy.prepare import Variant, check_intensities
 from benchmarks.accuracy.results import Results, collect
 from benchmarks.accuracy.scoring import average, scores_of
-from benchmarks.accuracy.tables import dead_labels, interval, plateau, table
+from benchmarks.accuracy.studies import STUDIES
+from benchmarks.accuracy.tables import dead_labels, filled, interval, plateau, table
+
+ROOT = Path(__file__).parent.parent
 
 
 def volume(*values: int) -> np.ndarray:
@@ -92,3 +97,23 @@ def test_interval_grows_with_the_spread_of_seeds() -> None:
     assert widths[1] > 3 * widths[0]
     low, high = interval(cases[None])
     assert high - low == pytest.approx(widths[0], rel=0.1)
+
+
+def test_the_tables_of_the_page_are_those_of_the_committed_scores() -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text()
+    assert "<!-- table: " in page
+    assert filled(page, ROOT / "benchmarks" / "results" / "accuracy") == page
+
+
+def test_a_case_that_looks_different_with_gaps_stops_a_study(tmp_path: Path) -> None:
+    """Gaps in the air once changed nnU-Net's normalisation in training, but not in prediction."""
+    study = STUDIES["sites_2d"]
+    for variant in Variant:
+        folder = tmp_path / variant / "nnUNetPlans_2d"
+        folder.mkdir(parents=True)
+        blosc2.asarray(np.ones((1, 2, 2, 2), np.float32), urlpath=str(folder / "case.b2nd"))
+    check_intensities(study, tmp_path)
+    other = tmp_path / Variant.LABEL_SETS / "nnUNetPlans_2d" / "case.b2nd"
+    blosc2.asarray(np.full((1, 2, 2, 2), 2, np.float32), urlpath=str(other), mode="w")
+    with pytest.raises(SystemExit, match="case: other intensities"):
+        check_intensities(study, tmp_path)
