@@ -59,7 +59,7 @@ def table(results: Results) -> str:
         "by seed",
         "mean",
         *names,
-        *results.labels,
+        *(label.replace("_", " ") for label in results.labels),
         "false islands",
         "difference",
     )
