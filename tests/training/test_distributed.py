@@ -138,9 +138,11 @@ def test_one_process_with_the_same_batches(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Learns the same, remembers the same, and has the same pseudo-Dice. Without cross entropy,
-    which a rank averages
-    over its own voxels, as nnU-Net does: it has no weight in the first epoch."""
+    """Learns the same, remembers the same, and has the same pseudo-Dice.
+
+    In the first epoch cross entropy has no gradient. Its value is part of the loss, and differs: a
+    rank averages over its own voxels, as nnU-Net does.
+    """
     monkeypatch.setenv("nnunet_labelset_epochs", "2")
     pair = records(whole, dataset, trainer)
     nnunet = request.getfixturevalue("regions_in_process" if dataset == REGIONS else "in_process")
@@ -158,12 +160,9 @@ def test_one_process_with_the_same_batches(
         alone.current_epoch = epoch
         alone.on_train_epoch_start()
         if epoch == 0:
-            losses = [
-                float(alone.train_step(batch)["loss"])
-                for at, batch in steps["train_step"]
-                if at == epoch
-            ]
-            assert losses == pytest.approx(pair[0]["losses"][: len(losses)], abs=1e-5)
+            for at, batch in steps["train_step"]:
+                if at == epoch:
+                    alone.train_step(batch)
             # what the network says, since AdamW makes steps out of rounding where a weight has no
             # gradient
             data = steps["train_step"][0][1]["data"]
@@ -180,10 +179,9 @@ def test_one_process_with_the_same_batches(
             alone.on_validation_epoch_end(
                 [alone.validation_step(b) for at, b in steps["validation_step"] if at == epoch]
             )
-    dice, mean, loss = (alone.logger.get_value(key, step=None) for key in SCORES)
+    dice, mean, _ = (alone.logger.get_value(key, step=None) for key in SCORES)
     np.testing.assert_allclose(dice, pair[0]["scores"][0], rtol=1e-6)
     np.testing.assert_allclose(mean, pair[0]["scores"][1], rtol=1e-6)
-    assert loss[0] == pytest.approx(pair[0]["scores"][2][0], abs=1e-5)
 
 
 def test_the_final_validation_is_shared(whole: tiny.NNUNet) -> None:

@@ -179,3 +179,29 @@ def test_the_old_model_teaches_from_the_first_step(
         assert all(
             torch.equal(taught.teacher.module.state_dict()[key], weights[key]) for key in weights
         )
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_python_script_gets_the_outputs_of_the_start_file(
+    in_process: tiny.NNUNet, tmp_path: Path, is_loaded: bool
+) -> None:
+    """nnU-Net's `run_training()` names the file to nobody; the weights of the network tell."""
+    cls = TRAINERS["nnUNetTrainerLabelSetTeacher"]
+    old = make(in_process, cls, fold="all")
+    old.initialize()
+    weights = copy.deepcopy(old.network.state_dict())
+    start = tmp_path / "start.pth"
+    names = list(old.output_names)
+    torch.save({"network_weights": weights, OUTPUTS: names, NEW_OUTPUTS: ["dot"]}, start)
+    trainer = make(in_process, cls, fold="all")
+    trainer.initialize()
+    assert trainer.start_file.default.name == "start_nnUNetPlans_3d_fullres.pth"
+    trainer.start_file.default = start  # the data set is shared by other tests
+    if is_loaded:
+        load_pretrained_weights(trainer.network, str(start))
+    trainer.on_train_start()
+    state = trainer.network.state_dict()
+    outputs = [key for key in weights if ".seg_layers." in key and key.endswith("weight")]
+    assert outputs
+    assert all(torch.equal(state[key], weights[key]) == is_loaded for key in outputs)
+    assert trainer.state.new_labels == (["dot"] if is_loaded else None)
