@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.read_results import load_results
+from nnunet_labelset.evaluation.results import Averages
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import trainers_folder
@@ -89,8 +91,8 @@ class Demo:
         self.prepare()
         results = self.compare_methods()
         print(f"\nDone in {(time.monotonic() - begin) / 60:.1f} minutes.")
-        print((self.folder / "comparison" / "table.md").read_text("utf-8").split("\nEvery pair")[0])
-        print(populations(results))
+        print("\n".join(summary(results)))
+        print(f"All methods, labels and tests: {(self.folder / 'comparison').resolve()}")
         print(f"Report: {(self.folder / 'report.html').resolve()}")
 
     def prepare(self) -> None:
@@ -154,7 +156,9 @@ class Demo:
             for fold in self.size.folds
         ]
         # Augmentation in the same process: the seed counts.
-        self.commands.run(commands, **{names.AUGMENTATION_PROCESSES: "0"})
+        self.commands.run(
+            commands, epochs=self.size.epochs, environment={names.AUGMENTATION_PROCESSES: "0"}
+        )
 
     def _predict(self) -> None:
         self._say("Predicting the test cases")
@@ -187,9 +191,12 @@ class Demo:
                 predictions,
                 *dataset,
                 *table,
+                is_quiet=True,
             )
         named = [f"{name}={predictions}" for name, predictions in results]
-        self._call("nnunet_labelset", "compare", *named, "-o", self.folder / "comparison")
+        self._call(
+            "nnunet_labelset", "compare", *named, "-o", self.folder / "comparison", is_quiet=True
+        )
         folders = [
             names.model_name(name, names.DEFAULT_PLANS, CONFIGURATION)
             for name in self.methods.values()
@@ -229,19 +236,36 @@ class Demo:
     def _say(self, what: str) -> None:
         print(f"\n== {what}", flush=True)
 
-    def _call(self, *command: object) -> None:
-        self.commands.run([command])
+    def _call(self, *command: object, is_quiet: bool = False) -> None:
+        self.commands.run([command], is_quiet=is_quiet)
 
 
-def populations(results: list[tuple[str, Path]]) -> str:
-    """Mean Dice over the leaves, by population: complete training cases are normal, so pathology is
-    the hard part.
+def summary(results: list[tuple[str, Path]]) -> Iterator[str]:
+    """Yield who is best and by how much, then two rows per population: the best method, and plain
+    nnU-Net (the first method), or the second best if that is the best.
+
+    Complete training cases are normal, so the pathology is the hard part.
     """
-    scored, _ = load_results([f"{name}={folder}" for name, folder in results])
-    groups = {name: found.averages.groups["Pathology"] for name, found in scored.items()}
-    columns = sorted({population for found in groups.values() for population in found})
-    lines = ["| Mean DSC | " + " | ".join(columns) + " |", "| --- |" + " ---: |" * len(columns)]
-    for name, found in groups.items():
-        means = [METRICS["dice"].show(found[column].mean["dice"].mean) for column in columns]
-        lines.append(f"| {name} | {' | '.join(means)} |")
-    return "\n".join(lines) + "\n"
+    evaluations, _ = load_results([f"{name}={folder}" for name, folder in results])
+    overall = {name: result.averages.overall for name, result in evaluations.items()}
+    (best, best_dice), (other, other_dice) = _best_and_other(overall)
+    ahead = METRICS["dice"].show(best_dice - other_dice)
+    yield f"Best mean Dice: {best}, {ahead} points ahead of {other}."
+    groups = {name: result.averages.groups["Pathology"] for name, result in evaluations.items()}
+    populations = sorted({population for group in groups.values() for population in group})
+    width = max(len(name) for name in evaluations)
+    for population in populations:
+        averages = {name: group[population] for name, group in groups.items()}
+        yield f"  {population} ({next(iter(averages.values())).n_cases} test cases)"
+        for name, dice in _best_and_other(averages):
+            yield f"    {name:{width}}  {METRICS['dice'].show(dice):>5}"
+    yield "One training per method: docs/accuracy.md says how much that varies."
+
+
+def _best_and_other(averages: Mapping[str, Averages]) -> list[tuple[str, float]]:
+    """Return the method with the highest mean Dice, and the one that it is compared with."""
+    dice = {name: average.mean["dice"].mean or 0.0 for name, average in averages.items()}
+    first = next(iter(dice))
+    ranking = sorted(dice, key=dice.__getitem__, reverse=True)
+    other = first if first != ranking[0] else ranking[1]
+    return [(name, dice[name]) for name in (ranking[0], other)]

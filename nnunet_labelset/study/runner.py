@@ -9,23 +9,29 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tqdm import tqdm
+
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
-from nnunet_labelset.nnunet.logs import telling
+from nnunet_labelset.nnunet.logs import EPOCH, telling
 
 
 @dataclass
 class Command:
-    """A command at work; nnU-Net's output goes to a file, and what tells most to the screen."""
+    """A running command. The output of a quiet one goes to `log`, and its main lines to the screen.
+
+    A training shows a bar of its epochs instead.
+    """
 
     shown: str
     process: subprocess.Popen
     log: Path
     title: str = ""
+    bar: tqdm | None = None
     seen: int = 0
 
     def lines(self) -> list[str]:
@@ -34,14 +40,19 @@ class Command:
 
     def show_progress(self) -> None:
         lines = self.lines()
-        for line in lines[self.seen :]:
-            if text := telling(line):
-                print(f"  {self.title}{text}", flush=True)
+        new_lines = lines[self.seen :]
         self.seen = len(lines)
+        if self.bar is not None:
+            show_epochs(self.bar, new_lines)
+            return
+        for line in new_lines:
+            if text := telling(line):
+                _print_above_bars(f"  {self.title}{text}")
 
     def finish(self) -> None:
         """Leave a mark, or say what went wrong."""
         self.show_progress()
+        self.close_bar()
         if self.process.returncode == 0:
             write_text(self.log.with_suffix(".done"), self.shown)
             return
@@ -51,11 +62,33 @@ class Command:
             f"failed: {self.shown}; fix what it says and run the demo again, which goes on from here"
         )
 
+    def close_bar(self) -> None:
+        """Leave the bar as it is; without a terminal, print one line instead."""
+        if self.bar is None:
+            return
+        if self.process.returncode == 0:
+            self.bar.set_postfix_str("")
+            self.bar.update(self.bar.total - self.bar.n)
+        self.bar.close()
+        if self.bar.disable and self.process.returncode == 0:
+            _print_above_bars(f"  {self.title}trained")
+
     def stop(self) -> None:
+        self.close_bar()
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(20)
         self.process.kill()
+
+
+def show_epochs(bar: tqdm, lines: Iterable[str]) -> None:
+    """Move the bar to the last epoch that the lines begin: so many are finished."""
+    for line in lines:
+        if match := EPOCH.search(line):
+            bar.update(int(match[1]) - bar.n)
+        elif (telling(line) or "").startswith("predicting"):
+            bar.update(bar.total - bar.n)
+            bar.set_postfix_str("validating")
 
 
 @dataclass
@@ -69,46 +102,78 @@ class Commands:
     environment: dict[str, str] = field(default_factory=dict)
     step: int = 0
 
-    def run(self, commands: Iterable[Sequence[object]], **environment: str) -> None:
-        """Run the commands, in order, so many at a time."""
+    def run(
+        self,
+        commands: Iterable[Sequence[object]],
+        epochs: int | None = None,
+        is_quiet: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run the commands, in order, `together` at a time.
+
+        Trainings of so many `epochs` show a bar. The output of quiet commands goes to the logs, as
+        that of nnU-Net always does.
+        """
         waiting = deque([list(map(str, command)) for command in commands])
-        several = len(waiting) > 1
         running: list[Command] = []
         try:
             while waiting or running:
                 while waiting and len(running) < self.together:
-                    command = self._start(waiting.popleft(), environment, several)
-                    if command is not None:
-                        running.append(command)
-                for command in list(running):
-                    command.show_progress()
-                    if command.process.poll() is not None:
-                        running.remove(command)
-                        command.finish()
+                    command = self._start(waiting.popleft(), environment or {}, is_quiet)
+                    if command is None:
+                        continue
+                    running.append(command)
+                    if epochs is not None:
+                        command.bar = _epoch_bar(command.title, epochs)
+                _look_after(running)
                 time.sleep(0.2)
         finally:
             for command in running:
                 command.stop()
 
     def _start(
-        self, words: list[str], environment: dict[str, str], several: bool
+        self, words: list[str], environment: Mapping[str, str], is_quiet: bool
     ) -> Command | None:
         self.step += 1
         shown = shlex.join([*(f"{name}={value}" for name, value in environment.items()), *words])
-        print(f"$ {shown}", flush=True)
+        _print_above_bars(f"$ {shown}")
         log = self.logs / f"{self.step:02d}_{words[0]}.txt"
         mark = log.with_suffix(".done")
         if mark.is_file() and mark.read_text("utf-8") == shown:
-            print("  done before", flush=True)
+            _print_above_bars("  done before")
             return None
         log.parent.mkdir(parents=True, exist_ok=True)
-        quiet = words[0].startswith("nnUNet")
-        with log.open("w") if quiet else contextlib.nullcontext() as file:
+        to_log = is_quiet or words[0].startswith("nnUNet")
+        with log.open("w") if to_log else contextlib.nullcontext() as file:
             process = subprocess.Popen(
                 [str(Path(sys.executable).parent / words[0]), *words[1:]],
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **self.environment, **environment},
                 stdout=file,
-                stderr=subprocess.STDOUT if quiet else None,
+                stderr=subprocess.STDOUT if to_log else None,
             )
-        title = f"{words[words.index('-tr') + 1]}: " if several and "-tr" in words else ""
-        return Command(shown, process, log, title)
+        title = f"{words[words.index('-tr') + 1]}: " if "-tr" in words else ""
+        return Command(shown=shown, process=process, log=log, title=title)
+
+
+def _look_after(running: list[Command]) -> None:
+    """Show how far the commands are, and take out those that have ended."""
+    for command in list(running):
+        command.show_progress()
+        if command.process.poll() is not None:
+            running.remove(command)
+            command.finish()
+
+
+def _print_above_bars(text: str) -> None:
+    tqdm.write(text)
+    sys.stdout.flush()  # the commands write to the same place
+
+
+def _epoch_bar(title: str, epochs: int) -> tqdm:
+    return tqdm(
+        desc=f"  {title.removesuffix(': ')}",
+        total=epochs,
+        unit="epoch",
+        disable=None,  # without a terminal
+        bar_format="{desc}: {n_fmt}/{total_fmt} epochs |{bar:20}| {remaining} left {postfix}",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.study.runner import Commands
+from nnunet_labelset.study.runner import Commands, show_epochs
 
 MEET = """
 import pathlib, sys, time
@@ -70,7 +72,7 @@ def test_terminated_demo_takes_its_commands_with_it(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     program = f"""
 from pathlib import Path
-from nnunet_labelset.study.runner import Commands
+from nnunet_labelset.study.runner import Commands, show_epochs
 from nnunet_labelset.io.parallel import exit_when_terminated
 exit_when_terminated()
 Commands(Path({str(tmp_path)!r}), together=1).run([["python", "-c", {LINGER!r}, {str(pid)!r}]])
@@ -87,5 +89,28 @@ Commands(Path({str(tmp_path)!r}), together=1).run([["python", "-c", {LINGER!r}, 
 
 def test_environment_is_shown_and_passed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     check = "import os; assert (os.environ['A'], os.environ['B']) == ('1', '2')"
-    Commands(tmp_path, 1, {"A": "1", "B": "1"}).run([["python", "-c", check]], B="2")
+    Commands(tmp_path, 1, {"A": "1", "B": "1"}).run(
+        [["python", "-c", check]], environment={"B": "2"}
+    )
     assert capsys.readouterr().out.startswith("$ B=2 python -c ")
+
+
+def test_a_bar_counts_finished_epochs() -> None:
+    bar = tqdm(total=8, file=io.StringIO())
+    show_epochs(bar, ["2026-11-18 15:00:00.1: Epoch 0", "2026-11-18 15:00:01.1: train_loss -0.5"])
+    assert bar.n == 0
+    show_epochs(bar, ["2026-11-18 15:00:02.1: Epoch 1", "2026-11-18 15:00:09.1: Epoch 2"])
+    assert bar.n == 2
+    show_epochs(bar, ["2026-11-18 15:00:12.1: predicting case_1"])
+    assert bar.n == 8
+
+
+def test_quiet_commands_and_trainings_write_to_their_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    speak = ["python", "-c", "print('Pseudo dice')", "-tr", "Trainer"]
+    Commands(tmp_path, 1).run([speak], epochs=2, is_quiet=True)
+    screen = capfd.readouterr().out
+    assert "Trainer: trained" in screen
+    assert "\nPseudo dice" not in screen
+    assert (tmp_path / "01_python.txt").read_text() == "Pseudo dice\n"
