@@ -160,7 +160,11 @@ def _knowledge(protocol: SourceProtocol, present: Collection[int]) -> _Knowledge
     absorbed = {
         leaf: inner & blind for leaf, inner in protocol.absorbs.items() if leaf not in blind
     }
-    hidden = _not_drawn(protocol, blind) | protocol.withheld.difference(*absorbed.values())
+    # A leaf that was only drawn as one with others which stay is still in their contour.
+    withheld = protocol.withheld & _union(
+        labels for labels in protocol.values.values() if labels <= blind
+    )
+    hidden = _not_drawn(protocol, blind) | withheld.difference(*absorbed.values())
     mask_is_complete = protocol.mask is not Mask.NONE and not _not_drawn(protocol, unannotated)
     # One leaf alone would turn "not annotated" into "certainly this leaf"; no mask is that exact.
     is_certain = len(hidden) > 1 and (protocol.mask is Mask.FILE or mask_is_complete)

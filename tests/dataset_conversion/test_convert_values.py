@@ -88,6 +88,19 @@ def test_one_unannotated_leaf_in_a_mask_is_not_taken_for_certain():
     assert meaning.background_added
 
 
+def test_withholding_a_part_of_a_contour_leaves_unlabelled_voxels_as_they_were():
+    """1 and 2 were drawn as one and 3 was not: background stays possible at the rim of the mask."""
+    for withheld, unlabelled, contour in (
+        (fs(), fs(0, 3), fs(1, 2)),
+        (fs(1), fs(0, 3), fs(1, 2)),
+        (fs(1, 2), fs(1, 2, 3), fs(1, 2, 3)),
+    ):
+        source = protocol_name(4, {1: fs(1, 2)}, withheld=withheld, mask=Mask.FILE)
+        meaning = interpret(source, {0, 1})
+        assert meaning.protocol.sets[meaning.values[0]] == unlabelled
+        assert meaning.protocol.sets[meaning.values[1]] == contour
+
+
 def test_one_withheld_leaf_is_not_taken_for_certain_and_two_need_no_background():
     values = {leaf: fs(leaf) for leaf in range(1, C)}
     one = interpret(protocol_name(C, values, withheld=fs(2), mask=Mask.FILE), set(range(C)))
