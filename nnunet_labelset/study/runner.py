@@ -66,12 +66,13 @@ class Command:
         """Leave the bar as it is; without a terminal, print one line instead."""
         if self.bar is None:
             return
-        if self.process.returncode == 0:
-            self.bar.set_postfix_str("")
+        is_trained = self.process.returncode == 0
+        if is_trained and self.bar.disable:
+            _print_above_bars(f"  {self.title}trained")
+        elif is_trained:
+            self.bar.set_postfix_str("trained")
             self.bar.update(self.bar.total - self.bar.n)
         self.bar.close()
-        if self.bar.disable and self.process.returncode == 0:
-            _print_above_bars(f"  {self.title}trained")
 
     def stop(self) -> None:
         self.close_bar()
