@@ -1,7 +1,8 @@
-"""Write the pages that follow from others: `python docs/generate.py` renews the command reference
-and the notebook.
+"""Write the pages that follow from others: `python docs/generate.py` renews the command reference,
+the list of files and the notebook.
 
-The command reference comes from the program's parsers, the notebook from the tutorial. With
+The command reference comes from the program's parsers, the list of files from the first sentence of
+each, the notebook from the tutorial. With
 `--record` the tutorial is run first (some minutes), and what it prints and draws is put into the
 page: every block of output keeps its lines, with the numbers of this run, and `...` keeps standing
     for lines that are left out.
@@ -10,6 +11,7 @@ page: every block of output keeps its lines, with the numbers of this run, and `
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import shutil
@@ -21,11 +23,11 @@ from typing import Any
 from nnunet_labelset.cli import VERBS, module_of
 
 DOCS = Path(__file__).parent
-COMMANDS, TUTORIAL, NOTEBOOK = (
-    DOCS / "reference" / "commands.md",
-    DOCS / "tutorial.md",
-    DOCS / "tutorial.ipynb",
-)
+COMMANDS = DOCS / "reference" / "commands.md"
+FILES = DOCS / "reference" / "files.md"
+TUTORIAL = DOCS / "tutorial.md"
+NOTEBOOK = DOCS / "tutorial.ipynb"
+ROOMS = ("nnunet_labelset", "trainers", "dataset_conversion")
 PICTURES = DOCS / "images" / "tutorial"
 
 
@@ -44,6 +46,34 @@ def commands_page() -> str:
         if parser.epilog:
             parts.append(f"\n```text\n{parser.epilog.strip()}\n```\n")
     return "".join(parts)
+
+
+def files_page() -> str:
+    """Every file of every room, with the first sentence of its docstring."""
+    parts = [
+        "# Files\n\nEvery file of every room, in its own words. This page is generated from the "
+        "docstrings; [architecture](../architecture.md) explains the rooms.\n"
+    ]
+    root = DOCS.parent
+    paths = [path for room in ROOMS for path in (root / room).rglob("*.py")]
+    folders = sorted({path.parent for path in paths if not path.is_relative_to(DOCS)})
+    for folder in folders:
+        rows = [
+            f"| `{path.name}` | {_first_sentence(path)} |"
+            for path in sorted(folder.glob("*.py"))
+            if path.name != "__init__.py"
+        ]
+        if rows:
+            title = folder.relative_to(root).as_posix()
+            parts.append(f"\n## {title}\n\n| file | what it is |\n|---|---|\n")
+            parts.append("\n".join(rows) + "\n")
+    return "".join(parts)
+
+
+def _first_sentence(path: Path) -> str:
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    paragraph = " ".join(docstring.partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", paragraph)[0].replace("|", "\\|")
 
 
 def _table(parser: argparse.ArgumentParser) -> str:
@@ -216,4 +246,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--record"]:
         record(Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()))
     COMMANDS.write_text(commands_page(), encoding="utf-8")
+    FILES.write_text(files_page(), encoding="utf-8")
     NOTEBOOK.write_text(notebook(), encoding="utf-8")

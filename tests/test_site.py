@@ -32,6 +32,7 @@ def test_generated_pages_are_current(generate: ModuleType, monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "80")
     hint = "run: python docs/generate.py"
     assert generate.COMMANDS.read_text(encoding="utf-8") == generate.commands_page(), hint
+    assert generate.FILES.read_text(encoding="utf-8") == generate.files_page(), hint
     assert generate.NOTEBOOK.read_text(encoding="utf-8") == generate.notebook(), hint
 
 
