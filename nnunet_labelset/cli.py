@@ -22,6 +22,7 @@ VERBS = {
     "convert": "turn sources into an nnU-Net data set with label-sets",
     "merge": "merge nnU-Net data sets into one label space",
     "verify": "check a data set against its contract",
+    "explain": "show what every value of a case may be, and which labels count as annotated",
     "coverage": "show which leaves are annotated in how many cases",
     "splits": f"write {names.SPLITS}, stratified by protocol",
     "complete": "a new data set in which a model has filled in what it is sure of",

@@ -1,0 +1,77 @@
+"""`nnunet_labelset explain`: what every value of a case may be, and why a label counts as annotated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
+from nnunet_labelset.datasets.annotate.history import recorded_reasons
+from nnunet_labelset.io.text import some
+
+ANYTHING = "anything"
+UNKNOWN_REASON = "dataset.json (no record of how it was declared)"
+
+
+def explain_case(folder: Path, contract: Contract, case: str) -> str:
+    """Return every value of a case with the labels that it may be, and the reasons."""
+    name = contract.protocol_name(case)
+    protocol = contract.protocols[name]
+    reason = recorded_reasons(folder).get(case, UNKNOWN_REASON)
+    rows = [("value", "called", "may be")]
+    for value, leaves in enumerate(protocol.sets):
+        rows.append((str(value), contract.value_names[value], _set_words(contract, leaves)))
+    lines = [f"{case}: protocol '{name}', declared by {reason}", "", *_aligned(rows), ""]
+    lines += _label_lines(contract, protocol)
+    return "\n".join(lines)
+
+
+def explain_groups(contract: Contract) -> str:
+    """Return a table of all protocols: cases, annotated labels, and values that leave a choice."""
+    rows: list[tuple[str, ...]] = [("protocol", "cases", "annotated", "not annotated")]
+    for name, protocol in contract.protocols.items():
+        count = list(contract.cases.values()).count(name)
+        missing = protocol.full_set - protocol.annotated - {0}
+        annotated = protocol.annotated - {0}
+        words = [_names(contract, leaves) or "-" for leaves in (annotated, missing)]
+        rows.append((name, str(count), *words))
+    return "\n".join(_aligned(rows))
+
+
+def _label_lines(contract: Contract, protocol: Protocol) -> Iterator[str]:
+    for leaf, label in enumerate(contract.leaf_names):
+        if leaf in protocol.annotated:
+            vouched = " (vouched for, although some voxels are disputed)"
+            yield f"{label}: annotated{vouched if leaf in protocol.vouched else ''}"
+        else:
+            yield f"{label}: not annotated, {_why_not(contract, protocol, leaf)}"
+
+
+def _why_not(contract: Contract, protocol: Protocol, leaf: int) -> str:
+    """Return which values hide a label, or that no value stands for it."""
+    values = [
+        contract.value_names[value]
+        for value, leaves in protocol.stated_sets.items()
+        if leaf in leaves and len(leaves) > 1
+    ]
+    if values:
+        return f"because voxels with the value {some(values)} may be it"
+    return "because no value stands for it alone"
+
+
+def _set_words(contract: Contract, leaves: LabelSet) -> str:
+    if len(leaves) == contract.num_leaves:
+        return ANYTHING
+    return " or ".join(contract.leaf_names[leaf] for leaf in sorted(leaves))
+
+
+def _names(contract: Contract, leaves: LabelSet) -> str:
+    return some([contract.leaf_names[leaf] for leaf in sorted(leaves)], 8)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
