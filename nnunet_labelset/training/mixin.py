@@ -21,6 +21,7 @@ from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss, RunningDice
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.export import without_cases
 from nnunet_labelset.nnunet.extend import start_name
 from nnunet_labelset.nnunet.names import REFERENCES, VALIDATION
 from nnunet_labelset.training import checks
@@ -87,7 +88,9 @@ class LabelSetMixin(Trainer):
         has_regions = self.contract.regions is not None
         self.regions = Regions(self.label_sets, self.contract) if has_regions else None
         self._coverage = (self.regions or self.contract).coverage  # of labels, or of regions
-        super().__init__(plans, configuration, fold, dataset_json, device)
+        # nnU-Net sends what it gets here to Weights & Biases, if that is switched on
+        super().__init__(plans, configuration, fold, without_cases(dataset_json), device)
+        self.dataset_json = self.my_init_kwargs["dataset_json"] = dataset_json
         self.advice = Advice(self.contract, type(self).__name__, self.print_to_log_file)
 
     @property
