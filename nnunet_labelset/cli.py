@@ -18,25 +18,25 @@ from nnunet_labelset.nnunet import names
 # verb -> help. A verb is a module of `commands` with `configure(parser)` and `run(args)`; one is
 # imported, the chosen.
 VERBS = {
-    "annotate": "say what is annotated in which case of a data set that exists",
-    "convert": "turn sources into an nnU-Net data set with label-sets",
+    "annotate": "declare what is annotated in an existing data set",
+    "convert": "convert other sources into an nnU-Net data set with label-sets",
     "merge": "merge nnU-Net data sets into one label space",
-    "verify": "check a data set against its contract",
+    "verify": "check a data set against its declaration",
     "explain": "show what every value of a case may be, and which labels count as annotated",
-    "coverage": "show which leaves are annotated in how many cases",
+    "coverage": "count the cases that annotate each label",
     "splits": f"write {names.SPLITS}, stratified by protocol",
-    "complete": "a new data set in which a model has filled in what it is sure of",
-    "train": f"{names.TRAIN} with our trainers on its path; same arguments",
-    "predict": f"{names.PREDICT} with our trainers on its path; same arguments",
+    "complete": "write a new data set in which a model fills in what it is sure of",
+    "train": f"run {names.TRAIN} with the trainers of this package",
+    "predict": f"run {names.PREDICT} with the trainers of this package",
     "trainers": f"print the folder to put into {names.EXTERNAL_TRAINERS}, or list the trainers",
-    "extend": "start a training in which a trained model learns more structures",
+    "extend": "prepare a training in which a trained model learns more labels",
     "export": "zip a trained model so that stock nnU-Net predicts with it",
-    "evaluate": "score predictions where the reference is annotated",
-    "compare": "compare result sets: table, statistics",
-    "report": "one self-contained HTML report",
-    "find_best_configuration": "choose configurations by label-set-aware Dice",
+    "evaluate": "score predictions wherever the reference is annotated",
+    "compare": "compare methods: tables and statistics",
+    "report": "write one self-contained HTML report",
+    "find_best_configuration": "choose the best configuration by label-set-aware Dice",
     "experiment": "write a whole study as a Snakemake workflow",
-    "demo": "the whole road on generated volumes",
+    "demo": "end-to-end demo on synthetic volumes",
 }
 
 
