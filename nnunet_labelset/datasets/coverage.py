@@ -12,6 +12,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.tables import column_of_cases, csv_text
+from nnunet_labelset.io.text import aligned
 from nnunet_labelset.nnunet.raw import TEST, TRAINING, raw_cases, training_cases
 
 FORMATS = {"text": ".txt", "markdown": ".md", "csv": ".csv"}
@@ -113,14 +114,7 @@ def _align(cells: Sequence[Sequence[str]], names: int) -> str:
     lines += [list(line) for line in cells[1:]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
     lines.insert(height, ["-" * width for width in widths])
-    return "".join(
-        "  ".join(
-            cell.ljust(width) if column < names else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for line in lines
-    )
+    return "".join(f"{line}\n" for line in aligned(lines, names))
 
 
 def describe_label_sets(contract: Contract, most: int | None = None) -> str:

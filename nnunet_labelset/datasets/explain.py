@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.datasets.annotate.history import recorded_reasons
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import aligned, some
 
 ANYTHING = "anything"
 UNKNOWN_REASON = "dataset.json (no record of how it was declared)"
@@ -21,7 +21,12 @@ def explain_case(folder: Path, contract: Contract, case: str) -> str:
     rows = [("value", "called", "may be")]
     for value, leaves in enumerate(protocol.sets):
         rows.append((str(value), contract.value_names[value], _set_words(contract, leaves)))
-    lines = [f"{case}: protocol '{name}', declared by {reason}", "", *_aligned(rows), ""]
+    lines = [
+        f"{case}: protocol '{name}', declared by {reason}",
+        "",
+        *aligned(rows, names=len(rows[0])),
+        "",
+    ]
     lines += _label_lines(contract, protocol)
     return "\n".join(lines)
 
@@ -35,7 +40,7 @@ def explain_groups(contract: Contract) -> str:
         annotated = protocol.annotated - {0}
         words = [_names(contract, leaves) or "-" for leaves in (annotated, missing)]
         rows.append((name, str(count), *words))
-    return "\n".join(_aligned(rows))
+    return "\n".join(aligned(rows, names=len(rows[0])))
 
 
 def _label_lines(contract: Contract, protocol: Protocol) -> Iterator[str]:
@@ -67,11 +72,3 @@ def _set_words(contract: Contract, leaves: LabelSet) -> str:
 
 def _names(contract: Contract, leaves: LabelSet) -> str:
     return some([contract.leaf_names[leaf] for leaf in sorted(leaves)], 8)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

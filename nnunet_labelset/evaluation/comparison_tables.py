@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.notes import EFFECT_NOTE, INTERVALS, p_text
 from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
-from nnunet_labelset.io.text import spoken_names
+from nnunet_labelset.io.text import aligned, spoken_names
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -263,25 +263,16 @@ def screen_tables(compared: Comparison, width: int) -> str:
     """Return the tables as aligned text; those wider than the screen have labels in rows."""
     parts = []
     for number, table in enumerate(_tables(compared, SCREEN)):
-        text = _aligned(table)
+        text = _screen_text(table)
         if len(text.partition("\n")[0]) > width and len(table.head) > len(compared.structures):
-            text = _aligned(table.turned(SCREEN))
+            text = _screen_text(table.turned(SCREEN))
         notes = "\n".join(f"- {line}" for line in table.notes) if not number else table.notes[0]
         parts.append(f"{text}\n\n{notes}" if not number else f"{notes}\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 
-def _aligned(table: _Table) -> str:
-    rows = [table.head, *table.rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if number < table.names else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+def _screen_text(table: _Table) -> str:
+    return "\n".join(aligned([table.head, *table.rows], table.names))
 
 
 def markdown_tables(compared: Comparison) -> str:

@@ -19,6 +19,19 @@ def listed(title: str, lines: Sequence[str], most: int = 20) -> str:
     return "\n  ".join([title, *lines[:most], *more])
 
 
+def aligned(rows: Sequence[Sequence[str]], names: int) -> list[str]:
+    """Return rows of cells as lines; the first `names` columns to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if number < names else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
 def spoken(name: str) -> str:
     """The name of a leaf in a sentence or a heading."""
     return name.replace("_", " ")
