@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.contract.protocol import membership_matrix
+from nnunet_labelset.contract import Protocol
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import look_up
 from nnunet_labelset.evaluation.scores import checked_labels
@@ -31,20 +30,19 @@ class DrawnCase:
         self,
         reference_file: str,
         prediction_files: Sequence[str],
-        sets: Sequence[LabelSet],
-        num_leaves: int,
+        protocol: Protocol,
         image_file: Path | None,
     ) -> None:
         voxels, place = _oriented(reference_file)
-        reference = checked_labels(voxels, reference_file, len(sets))
+        reference = checked_labels(voxels, reference_file, len(protocol.sets))
         predictions = []
         for path in prediction_files:
             voxels, prediction_place = _oriented(path)
             if difference := geometry_difference(place, prediction_place):
                 raise LabelSetError(f"{reference_file} and {path} differ in {difference}")
-            predictions.append(checked_labels(voxels, path, num_leaves))
-        membership = membership_matrix(tuple(sets), num_leaves)  # (K, C)
-        self.num_leaves = num_leaves
+            predictions.append(checked_labels(voxels, path, protocol.num_leaves))
+        membership = protocol.membership  # (V, C)
+        self.num_leaves = protocol.num_leaves
         self.spacing = place.spacing[::-1]
         if reference.ndim == 2:
             reference, predictions = reference[None], [array[None] for array in predictions]

@@ -13,6 +13,7 @@ import pytest
 import SimpleITK as sitk  # noqa: N813
 from PIL import Image
 
+from nnunet_labelset.contract import Protocol
 from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, leaf_colour, rgb
 from nnunet_labelset.report.overlays import DrawnCase
 from nnunet_labelset.report.painting import Painter, _dark_lines
@@ -41,9 +42,7 @@ def drawn(
     write(tmp_path / "prediction.nii.gz", prediction)
     files = str(tmp_path / "reference.nii.gz"), [str(tmp_path / "prediction.nii.gz")]
     leaves = more.pop("leaves", 3)
-    return DrawnCase(
-        *files, [frozenset(labels) for labels in sets], leaves, more.pop("image", None)
-    )
+    return DrawnCase(*files, Protocol(tuple(map(frozenset, sets)), leaves), more.pop("image", None))
 
 
 PLAIN = [{0}, {1}, {2}]
@@ -154,7 +153,7 @@ def test_patients_are_shown_upright_whatever_the_axes_of_the_file(
         sitk.WriteImage(sitk.DICOMOrient(image, axes), str(tmp_path / f"{name}.nii.gz"))
     paths = [str(tmp_path / f"{name}.nii.gz") for name in ("reference", "prediction")]
     painter = Painter(
-        DrawnCase(paths[0], paths[1:], [frozenset([leaf]) for leaf in range(3)], 3, None), "x"
+        DrawnCase(paths[0], paths[1:], Protocol.complete(3, has_ignore=False), None), "x"
     )
     coronal = layer(painter, painter.prediction(0))[-2]
     top, rest = (np.nonzero(has(coronal, leaf_colour(leaf)))[0] for leaf in (2, 1))

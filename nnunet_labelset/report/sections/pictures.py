@@ -140,9 +140,7 @@ def _case(report: Report, contract: Contract, case: str, name: str) -> Markup:
     first = report.first.by_case[case]
     files = [result.by_case[case].prediction_file for result in report.results.values()]
     image = find_image(first.reference_file, case, report.first.settings.file_ending)
-    drawn = DrawnCase(
-        first.reference_file, files, contract.protocol(case).sets, contract.num_leaves, image
-    )
+    drawn = DrawnCase(first.reference_file, files, contract.protocol(case), image)
     painter = Painter(drawn, name)
     reference = link(first.reference_file, report.folder, "reference")
     seen = link(image, report.folder, "image") if image else "no image beside the references"
