@@ -31,9 +31,7 @@ OBJECTS = 7
 NOISE = 0.25
 FEATURES = 24
 BATCH = 2
-RAMP = (
-    0.5  # the recommended trainer's: share of the steps in which the weight of cross entropy grows
-)
+RAMP = 0.5  # the recommended trainer's: share of the steps in which cross entropy grows
 
 # value c is label c alone, value LABELS + c is "any label but c"
 LABEL_SETS = LabelSets.from_superset_map(
@@ -53,6 +51,7 @@ METHODS = {
     "running": Method(lambda: RunningLeafDiceCELoss(LABEL_SETS), RAMP),
     "running, CE from the start": Method(lambda: RunningLeafDiceCELoss(LABEL_SETS)),
     "leaf-dice-ce": Method(lambda: LeafDiceCELoss(LABEL_SETS, batch_dice=True)),
+    "leaf-dice-ce, CE grows": Method(lambda: LeafDiceCELoss(LABEL_SETS, batch_dice=True), RAMP),
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("benchmarks.accuracy", reason="the benchmarks are not installed")
 
+from benchmarks import toy
 from benchmarks.accuracy.prepare import Variant, check_intensities
 from benchmarks.accuracy.results import Results, collect
 from benchmarks.accuracy.scoring import average, scores_of
@@ -29,9 +30,19 @@ def test_false_islands_and_natural_gaps() -> None:
     reference = volume(1, 1, 0, 0, 0, 2, 3, 0)
     predicted = volume(1, 0, 0, 1, 0, 2, 2, 2)
     scores = scores_of(predicted, reference, ("artery", "vein"))
-    assert scores["artery"] == {"dice": pytest.approx(50.0), "islands": 1, "island_voxels": 1}
+    assert scores["artery"] == {
+        "dice": pytest.approx(50.0),
+        "islands": 1,
+        "island_voxels": 1,
+        "confused": 0,
+    }
     # the voxel of the gap counts nowhere: 2 * 1 / (2 + 1)
-    assert scores["vein"] == {"dice": pytest.approx(66.667), "islands": 0, "island_voxels": 0}
+    assert scores["vein"] == {
+        "dice": pytest.approx(66.667),
+        "islands": 0,
+        "island_voxels": 0,
+        "confused": 0,
+    }
 
 
 def test_a_label_that_is_absent_and_not_predicted_has_no_dice() -> None:
@@ -41,7 +52,7 @@ def test_a_label_that_is_absent_and_not_predicted_has_no_dice() -> None:
 
 
 def run_json(method: str, seed: int, dice: float) -> dict:
-    scores = {"a": {"dice": dice, "islands": 1, "island_voxels": 2}}
+    scores = {"a": {"dice": dice, "islands": 1, "island_voxels": 2, "confused": 0}}
     cases = {
         f"c{i}": {"group": "all", "scores": {"artery": scores["a"], "vein": scores["a"]}}
         for i in range(3)
@@ -117,3 +128,27 @@ def test_a_case_that_looks_different_with_gaps_stops_a_study(tmp_path: Path) -> 
     blosc2.asarray(np.full((1, 2, 2, 2), 2, np.float32), urlpath=str(other), mode="w")
     with pytest.raises(SystemExit, match="case: other intensities"):
         check_intensities(study, tmp_path)
+
+
+@pytest.mark.slow
+def test_recommended_loss_holds_with_sparse_labels_and_stock_sgd() -> None:
+    """One label of twelve per sample, one sample of ten complete, nnU-Net's SGD.
+
+    The running Dice of version 0.2 was 0.020 behind Leaf-Dice + CE here; today's is 0.016 ahead.
+    Seeds differ by about 0.01.
+    """
+    seeds = (0, 1)
+    mean_dice = {
+        name: np.mean(
+            [np.mean(toy.mean_dice(toy.train(method, 2000, 0.1, seed))) for seed in seeds]
+        )
+        for name, method in toy.METHODS.items()
+        if name in ("running", "leaf-dice-ce")
+    }
+    assert mean_dice["running"] > mean_dice["leaf-dice-ce"] - 0.01
+    assert mean_dice["leaf-dice-ce"] > 0.8  # the rival has learned, too
+
+
+def test_voxels_of_the_other_side_are_counted() -> None:
+    scores = scores_of(volume(1, 1, 0, 1), volume(1, 2, 2, 0), ("left", "right"))
+    assert (scores["left"]["confused"], scores["right"]["confused"]) == (1, 0)

@@ -17,6 +17,7 @@ from nnunet_labelset.losses import (
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.sigmoid import SigmoidMixin
+from nnunet_labelset.training.swap_mirroring import SwapMirroringMixin
 from nnunet_labelset.training.teacher import TeacherMixin
 
 
@@ -40,6 +41,7 @@ class Method:
     variant: Variant = Variant.LABEL_SETS
     complete_only: bool = False
     recipe: Recipe = Recipe.SINGLE
+    mirror: tuple[int, ...] | None = None  # axes, if not those of the study
 
 
 LABEL_SETS = (LabelSetMixin, nnUNetTrainer)
@@ -73,6 +75,17 @@ METHODS = {
         RECOMMENDED,
         sampling="leaf",
         recipe=Recipe.COMPLETED,
+    ),
+    "mirrored": Method(
+        "`nnUNetTrainerLabelSet` with nnU-Net's mirroring",
+        RECOMMENDED,
+        sampling="leaf",
+        mirror=(1,),
+    ),
+    "swapped": Method(
+        "`nnUNetTrainerLabelSet_SwapMirroring`",
+        (RecommendedMixin, SwapMirroringMixin, nnUNetTrainer),
+        sampling="leaf",
     ),
     "leaf": Method("Leaf-Dice, by label", LABEL_SETS, LeafDiceLoss, "leaf"),
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy.methods import METHODS
-from benchmarks.accuracy.studies import STUDIES
+from benchmarks.accuracy.studies import PAROTIDS, STUDIES
 from nnunet_labelset.io.files import read_json, write_text
 
 
@@ -64,6 +64,11 @@ class Results:
         """The group of every test case, sorted by case."""
         run = next(iter(next(iter(self.runs.values())).values()))
         return {case: run["cases"][case]["group"] for case in sorted(run["cases"])}
+
+    @property
+    def counts_confusion(self) -> bool:
+        """A study of sides counts the voxels that were given to the other one."""
+        return self.labels == PAROTIDS
 
     def scores(self, method: str, metric: str) -> np.ndarray:
         """Return `(seeds, cases, labels)`; a label that nobody predicted or drew is NaN."""

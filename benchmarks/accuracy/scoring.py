@@ -107,8 +107,8 @@ def segmentation_of(trainer: Any, data: torch.Tensor) -> np.ndarray:
 def scores_of(
     predicted: np.ndarray, reference: np.ndarray, names: tuple[str, ...]
 ) -> dict[str, dict[str, float | None]]:
-    """Dice in %, and the false islands: components of the prediction that touch nothing of the
-    label. Voxels of a natural gap (the value after the last label) count nowhere.
+    """Dice in %, the false islands (components of the prediction that touch nothing of the label),
+    and the predicted voxels that are another label. Voxels of a natural gap (the value after the last label) count nowhere.
     """
     known = reference <= len(names)
     scores = {}
@@ -125,6 +125,7 @@ def scores_of(
             "dice": round(200 * int((mask & truth).sum()) / total, 3) if total else None,
             "islands": int((sizes > 0).sum()),
             "island_voxels": int(sizes.sum()),
+            "confused": int((mask & ~truth & (reference > 0)).sum()),
         }
     return scores
 

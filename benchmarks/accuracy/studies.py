@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
+from scipy.ndimage import gaussian_filter
 
 from nnunet_labelset.study.phantom.data import demo_cases
 from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
@@ -146,6 +147,37 @@ def openkbp(folder: Path, swap: bool = False) -> Iterator[Case]:
         yield Case(path.name, image.astype(np.float32), labels, spacing, uncertain, is_test=is_test)
 
 
+PAROTIDS = ("RightParotid", "LeftParotid")
+
+
+def parotids(folder: Path) -> Iterator[Case]:
+    """One side each: of the cases with both parotids every third is a test case; of the others one
+    half shows the right one only, the other half the left one.
+    """
+    paths = sorted(folder.glob("pt_*"), key=lambda path: int(path.name[3:]))
+    paths = [
+        path for path in paths if all((path / f"{side}.nii.gz").is_file() for side in PAROTIDS)
+    ]
+    for i, path in enumerate(paths):
+        image, spacing = read(path / "ct.nii.gz", 5.0)
+        truth = np.zeros(image.shape, np.uint8)
+        for value, side in enumerate(PAROTIDS, 1):
+            truth[read(path / f"{side}.nii.gz", 5.0, is_label=True)[0] > 0] = value
+        is_test = i % 3 == 0
+        shown = i % 3  # 1 or 2 in training cases
+        labels = truth if is_test else np.where(truth == shown, shown, 3).astype(np.uint8)
+        uncertain = () if is_test else (BACKGROUND, PAROTIDS[2 - shown])
+        yield Case(
+            path.name,
+            image.astype(np.float32),
+            labels,
+            spacing,
+            uncertain,
+            is_test=is_test,
+            truth=truth,
+        )
+
+
 TISSUES = LEAVES[1:]
 COMPLETE = ("GA21_notoperated", "GA22_notoperated", "GA24_notoperated")
 TEST = (
@@ -215,7 +247,22 @@ ORGAN = "cerebellum"  # what the second scanner never shows as annotated
 SITE_TISSUES = ("white_matter", "ventricles", ORGAN, "deep_gray_matter", "brainstem")
 
 
-def sites(_: Path | None) -> Iterator[Case]:
+def another_scanner(image: np.ndarray, seed: int) -> np.ndarray:
+    """Brighter in the dark, blurred and noisy inside of the head; dark stays darker than bright."""
+    top = image.max()
+    softer = gaussian_filter((image / top) ** 0.6, 0.7)
+    noise = np.random.default_rng(seed).normal(0, 0.04, image.shape)
+    return np.where(image > 0, np.maximum(top * (softer + noise), 1), 0)
+
+
+def inverted(image: np.ndarray, seed: int) -> np.ndarray:
+    """Another sequence: dark is bright inside of the head."""
+    return np.where(image > 0, np.maximum(image.max() * 1.1 - image, 1), 0)
+
+
+def sites(
+    _: Path | None, look: Callable[[np.ndarray, int], np.ndarray] = another_scanner
+) -> Iterator[Case]:
     """The gap follows the site: 8 complete cases of scanner A; 16 of scanner B, which looks
     different and whose hospital never drew the cerebellum. No mask: a voxel of the head that nobody
     drew is background or cerebellum. 6 test cases of each scanner.
@@ -229,9 +276,10 @@ def sites(_: Path | None) -> Iterator[Case]:
         for i in range(training + test):
             is_test = i >= training
             age = 22 + 12 * (i / training if not is_test else (i - training) / test)
-            image, labels, _ = make_volume(age, 5000 + 1000 * (scanner == "B") + i)
-            if scanner == "B":  # another sequence: dark is bright inside of the head
-                image = np.where(image > 0, np.maximum(image.max() * 1.1 - image, 1), 0)
+            seed = 5000 + 1000 * (scanner == "B") + i
+            image, labels, _ = make_volume(age, seed)
+            if scanner == "B":
+                image = look(image, seed)
             truth = values[labels]
             gaps = scanner == "B" and not is_test
             # Air is known to be background. nnU-Net normalises inside of the head, which it tells
@@ -311,6 +359,10 @@ STUDIES["phantom_2d"] = replace(
     STUDIES["phantom"], patch=(56, 48), features=SMALL, mirror=(1,), batch=4
 )
 STUDIES["sites_2d"] = Study(SITE_TISSUES, sites, (56, 48), SMALL, (1,), "T2", 2.4, batch=4)
+STUDIES["sites_inverted_2d"] = replace(STUDIES["sites_2d"], cases=partial(sites, look=inverted))
+STUDIES["parotids_2d"] = replace(
+    STUDIES["openkbp_2d"], leaves=PAROTIDS, cases=parotids, has_truth=True
+)
 STUDIES["retina_2d"] = Study(
     VESSELS, retina, (96, 96), SMALL, (0, 1), "RGB", 1.0, 4, channels=3, has_natural_gaps=True
 )

@@ -61,6 +61,7 @@ def table(results: Results) -> str:
         *names,
         *(label.replace("_", " ") for label in results.labels),
         "false islands",
+        *(["voxels of another label"] if results.counts_confusion else []),
         "difference",
     )
     lines = head("method", *columns)
@@ -77,7 +78,9 @@ def _cells(
     runs = results.runs[name]
     member = np.array(list(results.groups.values()))
     by_label = np.nanmean(results.scores(name, "dice"), (0, 1))
-    islands = results.scores(name, "islands").sum(2).mean()
+    counts = [results.scores(name, "islands").sum(2).mean()]
+    if results.counts_confusion:
+        counts.append(results.scores(name, "confused").sum(2).mean())
     numbers = [np.nanmean(means[name][:, member == group]) for group in groups]
     seeds = [f"{np.nanmean(values):.1f}" for values in means[name]]
     return [
@@ -85,7 +88,7 @@ def _cells(
         str(max(run["networks"] for run in runs.values())),
         ", ".join(seeds),
         f"**{np.nanmean(means[name]):.1f}**",
-        *(f"{number:.1f}" for number in (*numbers, *by_label, islands)),
+        *(f"{number:.1f}" for number in (*numbers, *by_label, *counts)),
         _compared(results, name, means),
     ]
 

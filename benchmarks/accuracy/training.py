@@ -150,7 +150,8 @@ def one_epoch(trainer: Any, epoch: int, seed: int) -> None:
 
 def trainer_class(training: Training) -> type:
     """The trainer of the method with the length, the cases and the mirroring of the study."""
-    mirror, regime = training.study.mirror, training.regime
+    mirror = training.method.mirror or training.study.mirror
+    regime = training.regime
 
     class Benchmark(*training.method.bases):  # type: ignore[misc]
         def __init__(
