@@ -10,12 +10,12 @@ annotated.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -29,11 +29,20 @@ from nnunet_labelset.dataset_conversion.completions import (
 )
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_json, write_json
+from nnunet_labelset.io.npz import Slab, read_slabs
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import count_values, integer_array
 from nnunet_labelset.nnunet.models import reader_of
-from nnunet_labelset.nnunet.names import DATASET, LISTED, NUM_TRAINING, PLANS, SPLITS, TRAINED
+from nnunet_labelset.nnunet.names import (
+    DATASET,
+    LISTED,
+    NUM_TRAINING,
+    PLANS,
+    SPLITS,
+    TRAINED,
+    VALIDATED,
+)
 from nnunet_labelset.nnunet.publish import (
     COMPLETED_LABELS,
     COMPLETED_VOXELS,
@@ -44,7 +53,8 @@ from nnunet_labelset.nnunet.publish import (
 from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
 
 SUFFIX = "__completed"
-CHUNK = 2**22  # probabilities that are looked at together
+FOLDERS = (COMPLETED_LABELS, COMPLETED_VOXELS)
+PLANS_NAME = "plans_name"
 
 
 @dataclass(frozen=True)
@@ -58,28 +68,30 @@ class Completed:
 
 
 def complete_values(
-    values: np.ndarray, probabilities: np.ndarray, protocol: Protocol, threshold: float
+    values: np.ndarray, probabilities: Iterable[Slab], protocol: Protocol, threshold: float
 ) -> tuple[np.ndarray, Completed]:
     """Return new values for a label map, and what they mean.
 
-    values `(*S)`, probabilities `(C, *S)`. A voxel with a larger label-set becomes the leaf whose
-    probability, within the set, is at least `threshold`; elsewhere it keeps its set. Values are
-    given out again, because a value that stands for a larger set cannot stand for its leaf in the
-    same case.
+    values `(*S)`, probabilities: slabs of `(C, *S)`. A voxel with a larger label-set becomes the
+    leaf whose probability, within the set, is at least `threshold`; elsewhere it keeps its set.
+    Values are given out again, because a value that stands for a larger set cannot stand for its
+    leaf in the same case.
     """
-    leaf_map, open_before = _decide(values, probabilities, protocol, threshold)
+    leaf_map = _decide(values, probabilities, protocol, threshold)
     is_open = leaf_map < 0
     still_open = count_values(values[is_open])
     decided = [frozenset([leaf]) for leaf in count_values(leaf_map[~is_open])]
+    before = count_values(values)
     storage = store(
         sets=[*decided, *(protocol.sets[value] for value in still_open)],
-        annotated=_annotated(protocol, count_values(values), still_open),
+        annotated=_annotated(protocol, before, still_open),
         num_leaves=protocol.num_leaves,
         for_ignore=protocol.sets[-1] if protocol.has_ignore else frozenset(),
     )
     for value in still_open:
         leaf_map[is_open & (values == value)] = storage.value[protocol.sets[value]]
     enlarged = [value for value in still_open if protocol.sets[value] in storage.enlarged]
+    open_before = sum(count for value, count in before.items() if len(protocol.sets[value]) > 1)
     return leaf_map, Completed(
         protocol=storage.protocol,
         open_before=open_before,
@@ -89,39 +101,31 @@ def complete_values(
 
 
 def _decide(
-    values: np.ndarray, probabilities: np.ndarray, protocol: Protocol, threshold: float
-) -> tuple[np.ndarray, int]:
-    """Return the leaf of every voxel, -1 where it stays open, and how many were open before.
+    values: np.ndarray, probabilities: Iterable[Slab], protocol: Protocol, threshold: float
+) -> np.ndarray:
+    """Return the leaf of every voxel, -1 where it stays open.
 
-    Works in chunks, so that no second copy of the probabilities is made.
+    Channels come one after the other: of each open voxel, only the sum over the leaves of its
+    label-set and the highest of them are kept.
     """
-    leaf_map = np.full(values.shape, -1, np.min_scalar_type(-protocol.num_leaves - 1))
-    open_before = 0
-    for start in range(0, len(values), rows := _rows_of_a_chunk(values, len(probabilities))):
-        chunk = slice(start, start + rows)
-        for value, count in count_values(values[chunk]).items():
-            members = np.array(sorted(protocol.sets[value]))
-            where = values[chunk] == value
-            if len(members) == 1:
-                leaf_map[chunk][where] = members[0]
-                continue
-            open_before += count
-            inside = np.stack([probabilities[leaf, chunk][where] for leaf in members])
-            leaf_map[chunk][where] = _sure_leaves(inside.astype(np.float64), members, threshold)
-    return leaf_map, open_before
-
-
-def _rows_of_a_chunk(values: np.ndarray, num_leaves: int) -> int:
-    row = max(1, values[:1].size * num_leaves)
-    return max(1, CHUNK // row)
-
-
-def _sure_leaves(inside: np.ndarray, members: np.ndarray, threshold: float) -> np.ndarray:
-    """Return the leaf of each voxel, -1 if the model is not sure. inside: `(members, voxels)`."""
-    best = inside.argmax(0)
-    total = inside.sum(0)
-    highest = np.take_along_axis(inside, best[None], 0)[0]
-    return np.where((total > 0) & (highest >= threshold * total), members[best], -1)
+    is_larger = protocol.membership.sum(1) > 1
+    dtype = np.min_scalar_type(-protocol.num_leaves - 1)
+    certain = np.where(is_larger, -1, protocol.membership.argmax(1)).astype(dtype)
+    row = values.reshape(-1)
+    leaves = certain[row]
+    total = np.zeros(row.size)
+    highest = np.zeros(row.size)
+    for slab in probabilities:
+        is_member = (is_larger & protocol.membership[:, slab.channel])[row[slab.part]]
+        total[slab.part] += np.where(is_member, slab.voxels, 0)
+        is_better = is_member & (slab.voxels > highest[slab.part])
+        highest[slab.part][is_better] = slab.voxels[is_better]
+        leaves[slab.part][is_better] = slab.channel
+    is_sure = total > 0
+    total *= threshold
+    is_sure &= highest >= total
+    leaves[is_larger[row] & ~is_sure] = -1
+    return leaves.reshape(values.shape)
 
 
 def _annotated(
@@ -148,15 +152,14 @@ def complete_case(
     assert item.case.label is not None
     array, properties = reader.read_seg(str(item.case.label))
     values = integer_array(array[0], item.case.label)
-    probabilities = _read_probabilities(item, values.shape)
     lowest, highest = int(values.min(initial=0)), int(values.max(initial=0))
     if lowest < 0 or highest >= len(item.protocol.sets):
         undeclared = lowest if lowest < 0 else highest
         raise LabelSetError(
             f"{item.case.label}: value {undeclared} is not declared: run 'nnunet_labelset verify'"
         )
+    probabilities = _read_probabilities(item, values.shape)
     result, completed = complete_values(values, probabilities, item.protocol, threshold)
-    del probabilities
     dtype = np.min_scalar_type(item.protocol.num_leaves)
     name = f"{item.case.name}{SUFFIX}{ending}"
     _write(reader, result.astype(dtype), folder / COMPLETED_LABELS / name, properties)
@@ -171,20 +174,14 @@ def _open_values(protocol: Protocol) -> np.ndarray:
     return np.array([len(labels) > 1 for labels in protocol.sets])
 
 
-def _read_probabilities(item: Completion, shape: tuple[int, ...]) -> np.ndarray:
+def _read_probabilities(item: Completion, shape: tuple[int, ...]) -> Iterator[Slab]:
     try:
-        with np.load(item.probabilities) as content:
-            probabilities = content["probabilities"]
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        expected = (item.protocol.num_leaves, *shape)
+        yield from read_slabs(item.probabilities, "probabilities", expected)
+    except LabelSetError as error:
         raise LabelSetError(
-            f"{item.probabilities}: not readable: {error}: validate again with --val --npz"
+            f"case '{item.case.name}': {error}: validate again with --val --npz"
         ) from None
-    if probabilities.shape != (expected := (item.protocol.num_leaves, *shape)):
-        raise LabelSetError(
-            f"{item.probabilities}: case '{item.case.name}': shape {probabilities.shape}, "
-            f"expected {expected} (labels, label map): validate again with --val --npz"
-        )
-    return probabilities
 
 
 def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str, Any]) -> None:
@@ -213,17 +210,13 @@ def write_completed(
     """
     if target.exists():
         raise LabelSetError(f"{target} exists: remove it, or choose another id or name")
-    plans = read_json(model / PLANS)
-    small = {SPLITS, f"{plans['plans_name']}.json", DATASET}
-    left = {path.name for path in preprocessed.iterdir()} if preprocessed.is_dir() else set()
-    if left - small or preprocessed.is_file():  # the small ones are those of a run that was ended
-        raise LabelSetError(f"{preprocessed} exists: remove it, or choose another id or name")
+    plans = _read_plans(model)
+    _check_unused(preprocessed, plans)
     dataset_json, contract = read_dataset(source)
     check_labels(model, contract, source.name)
     items, without_fold = find_completions(source, dataset_json, contract, model, splits)
     ending = file_ending(dataset_json)
-    new = Target(target)
-    with staged(new, ()) as staging:
+    with staged(Target(target), ()) as staging:
         work = partial(
             complete_case,
             reader=reader_of(model),
@@ -232,42 +225,53 @@ def write_completed(
             threshold=threshold,
         )
         results = dict(map_parallel(work, items, processes, "Completing"))
-        kept = [item for item in items if results[item].completed]
+        kept = {item: results[item] for item in items if results[item].completed}
         if not kept:
             raise LabelSetError(
                 f"the model is nowhere sure enough (threshold {threshold}): nothing was completed"
             )
-        content = _dataset_json(
-            dataset_json, contract, source, target, {item: results[item] for item in kept}
-        )
+        content = _dataset_json(dataset_json, contract, source, target, kept)
         content[COMPLETED] |= {"from": source.name, "model": model.name, "threshold": threshold}
-        folders = (COMPLETED_LABELS, COMPLETED_VOXELS)
         # first, so that a data set that is there can be trained on
         write_json(preprocessed / SPLITS, completed_splits(splits, dataset_json, content))
-        write_json(
-            preprocessed / f"{plans['plans_name']}.json", {**plans, "dataset_name": target.name}
-        )
+        new_plans = {**plans, "dataset_name": target.name}
+        write_json(preprocessed / _plans_file(plans), new_plans)
         write_json(preprocessed / DATASET, content)
-        publish(
-            new,
-            [f"{name}/{item.case.name}{SUFFIX}{ending}" for item in kept for name in folders],
-            content,
-        )
-    notes = []
-    for item in kept:
-        result = results[item]
-        enlarged = (
-            f"; {result.enlarged} of them in a larger label-set, as values ran out"
-            if result.enlarged
-            else ""
-        )
-        share = result.completed / result.open_before
-        notes.append(
-            f"{item.case.name}: {share:.1%} of {result.open_before} open voxels completed{enlarged}"
-        )
+        names = [f"{item.case.name}{SUFFIX}{ending}" for item in kept]
+        files = [f"{folder}/{name}" for folder, name in product(FOLDERS, names)]
+        publish(Target(target), files, content)
+    notes = [_note(item.case.name, result) for item, result in kept.items()]
     if without_fold:
         notes.append(f"note: {some(without_fold)}: in no validation fold, so left as annotated")
     return notes
+
+
+def _read_plans(model: Path) -> dict[str, Any]:
+    plans = read_json(model / PLANS)
+    name = plans.get(PLANS_NAME)
+    if not isinstance(name, str) or not name:
+        raise LabelSetError(f"{model / PLANS}: '{PLANS_NAME}' must name the plans: {name!r}")
+    return plans
+
+
+def _plans_file(plans: Mapping[str, Any]) -> str:
+    return f"{plans[PLANS_NAME]}.json"
+
+
+def _check_unused(preprocessed: Path, plans: Mapping[str, Any]) -> None:
+    """Fail if another data set was preprocessed there; what a stopped run has left is replaced."""
+    small_files = {SPLITS, _plans_file(plans), DATASET}
+    present = {path.name for path in preprocessed.iterdir()} if preprocessed.is_dir() else set()
+    if present - small_files or preprocessed.is_file():
+        raise LabelSetError(f"{preprocessed} exists: remove it, or choose another id or name")
+
+
+def _note(case: str, result: Completed) -> str:
+    share = result.completed / result.open_before
+    note = f"{case}: {share:.1%} of {result.open_before} open voxels completed"
+    if result.enlarged:
+        note += f"; {result.enlarged} of them in a larger label-set, as values ran out"
+    return note
 
 
 def completed_splits(
@@ -281,7 +285,7 @@ def completed_splits(
     made_of = originals(before)
     copies = {original: case for case, original in originals(after).items()}
     annotated = [
-        {part: [made_of.get(case, case) for case in cases] for part, cases in split.items()}
+        {part: [made_of.get(case, case) for case in split[part]] for part in (TRAINED, VALIDATED)}
         for split in splits
     ]
     return [

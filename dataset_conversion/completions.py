@@ -4,19 +4,20 @@ train on it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import IGNORE, Contract, Protocol
 from nnunet_labelset.contract.completed import check_split, originals
-from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.errors import LabelSetError, near_miss
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import (
     DATASET,
     PROBABILITIES,
+    SPLITS,
     TRAINED,
     VALIDATED,
     VALIDATION,
@@ -69,20 +70,13 @@ def find_completions(
     Cases that no fold holds out are named apart: they stay as annotated.
     """
     made_by_model = originals(dataset_json)
+    cases = [case for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
     for number, split in enumerate(splits):
-        try:
-            check_split(dataset_json, split[TRAINED], split[VALIDATED])
-        except LabelSetError as error:
-            raise LabelSetError(f"{folder.name}, fold {number}: {error}") from None
-    held_out = {
-        case: fold
-        for fold, split in enumerate(splits)
-        for case in split[VALIDATED]
-        if case not in split[TRAINED]
-    }
-    found, without_fold, missing = [], [], {}
-    for case in raw_cases(folder, dataset_json):
-        if case.part != TRAINING or case.name in made_by_model:
+        _check_fold(dataset_json, split, {case.name for case in cases}, f"fold {number}")
+    held_out = _held_out(splits)
+    items, without_fold, missing = [], [], {}
+    for case in cases:
+        if case.name in made_by_model:
             continue
         protocol = contract.protocol(case.name)
         if all(len(labels) == 1 for labels in protocol.sets):
@@ -92,17 +86,41 @@ def find_completions(
             without_fold.append(case.name)
             continue
         file = model / fold_name(str(fold)) / VALIDATION / f"{case.name}{PROBABILITIES}"
-        if not file.is_file():
+        if file.is_file():
+            items.append(Completion(case, protocol, fold, file))
+        else:
             missing[case.name] = fold
-            continue
-        found.append(Completion(case, protocol, fold, file))
     if missing:
         raise LabelSetError(
             f"{model}: no probabilities of {len(missing)} case(s) ({some(missing, 3)}): "
             f"train fold(s) {some(sorted(set(missing.values())), 10)} with --npz (or --val --npz)"
         )
-    if not found:
+    if not items:
         raise LabelSetError(
             f"{folder}: no case of a validation fold has a larger label-set: nothing to complete"
         )
-    return found, without_fold
+    return items, without_fold
+
+
+def _check_fold(
+    dataset_json: Mapping[str, Any], split: Mapping[str, Any], cases: Collection[str], fold: str
+) -> None:
+    for case in (*split[TRAINED], *split[VALIDATED]):
+        if case not in cases:
+            raise LabelSetError(
+                f"{SPLITS}, {fold}: no training case '{case}'{near_miss(case, cases)}: make the "
+                f"splits again"
+            )
+    try:
+        check_split(dataset_json, split[TRAINED], split[VALIDATED])
+    except LabelSetError as error:
+        raise LabelSetError(f"{SPLITS}, {fold}: {error}") from None
+
+
+def _held_out(splits: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the fold that validates each case and does not train on it."""
+    held_out: dict[str, int] = {}
+    for fold, split in enumerate(splits):
+        trained = set(split[TRAINED])
+        held_out |= {case: fold for case in split[VALIDATED] if case not in trained}
+    return held_out

@@ -47,7 +47,14 @@ def reader_of(model: Path) -> Any:
     """nnU-Net's reader and writer of the data set that the model was trained on."""
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
-    return PlansManager(read_json(model / names.PLANS)).image_reader_writer_class()
+    plans = read_json(model / names.PLANS)
+    try:
+        return PlansManager(plans).image_reader_writer_class()
+    except (KeyError, TypeError, RuntimeError):
+        name = plans.get("image_reader_writer")
+        raise LabelSetError(
+            f"{model / names.PLANS}: 'image_reader_writer' names no reader of nnU-Net: {name!r}"
+        ) from None
 
 
 def read_splits(dataset: str) -> list[dict[str, list[str]]]:
@@ -58,11 +65,20 @@ def read_splits(dataset: str) -> list[dict[str, list[str]]]:
             f"{file}: no such file: train a fold first, or run 'nnunet_labelset splits'"
         )
     splits = read_json(file, list)
-    if not all(
-        isinstance(split, dict) and {names.TRAINED, names.VALIDATED} <= set(split)
-        for split in splits
-    ):
+    if not splits or not all(map(_is_fold, splits)):
         raise LabelSetError(
-            f"{file}: expected a list of folds with '{names.TRAINED}' and '{names.VALIDATED}'"
+            f"{file}: expected a list of folds, each with the cases of '{names.TRAINED}' and "
+            f"'{names.VALIDATED}'"
         )
     return splits
+
+
+def _is_fold(split: Any) -> bool:
+    if not isinstance(split, dict):
+        return False
+    parts = [split.get(names.TRAINED), split.get(names.VALIDATED)]
+    return all(isinstance(part, list) and all(map(_is_text, part)) for part in parts)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from nnunet_labelset.contract import Protocol
 from nnunet_labelset.contract.completed import check_split, refuse_completed, whole_split
 from nnunet_labelset.dataset_conversion import complete
 from nnunet_labelset.dataset_conversion.complete import complete_values
+from nnunet_labelset.io import npz
+from nnunet_labelset.io.npz import read_slabs, slabs_of
 from nnunet_labelset.nnunet.raw import read_dataset
 from tests.helpers import tiny
 
@@ -36,7 +39,9 @@ def test_every_voxel_keeps_its_label_set_or_a_sure_leaf_of_it(seed: int, thresho
     probabilities = (
         rng.dirichlet(np.full(4, 0.2), (3, 4, 5)).transpose(3, 0, 1, 2).astype(np.float32)
     )
-    result, completed = complete_values(values, probabilities, Protocol(sets, 4), threshold)
+    result, completed = complete_values(
+        values, slabs_of(probabilities), Protocol(sets, 4), threshold
+    )
     decided = 0
     for voxel in np.ndindex(values.shape):
         before, after = sets[values[voxel]], completed.protocol.sets[result[voxel]]
@@ -56,12 +61,45 @@ def test_every_voxel_keeps_its_label_set_or_a_sure_leaf_of_it(seed: int, thresho
     assert completed.open_before == sum(len(sets[value]) > 1 for value in values.ravel())
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_probabilities_are_read_in_slabs(tmp_path, monkeypatch, save, dtype, order) -> None:
+    monkeypatch.setattr(npz, "SLAB", 7)
+    array = np.random.default_rng(0).random((3, 4, 5, 6)).astype(dtype, order=order)
+    save(tmp_path / "p.npz", probabilities=array)
+    result = np.zeros((3, 120))
+    for slab in read_slabs(tmp_path / "p.npz", "probabilities", array.shape):
+        assert slab.voxels.size <= 7
+        result[slab.channel, slab.part] = slab.voxels
+    assert np.array_equal(result.reshape(array.shape), array)
+    content = bytearray((tmp_path / "p.npz").read_bytes())
+    content[len(content) // 2] ^= 255
+    (tmp_path / "p.npz").write_bytes(content)
+    with pytest.raises(LabelSetError, match=r"p\.npz"):
+        list(read_slabs(tmp_path / "p.npz", "probabilities", array.shape))
+
+
+def test_completing_needs_less_memory_than_the_probabilities(tmp_path) -> None:
+    shape = (12, 48, 48, 48)
+    rng = np.random.default_rng(0)
+    np.savez_compressed(tmp_path / "p.npz", probabilities=rng.random(shape, np.float32))
+    everything = frozenset(range(12))
+    protocol = Protocol((everything, *(frozenset([leaf]) for leaf in range(1, 12))), 12)
+    values = rng.integers(0, 2, shape[1:], np.uint8)
+    tracemalloc.start()
+    complete_values(values, read_slabs(tmp_path / "p.npz", "probabilities", shape), protocol, 0.9)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * np.prod(shape)
+
+
 def test_no_probability_at_all_in_the_set_decides_nothing() -> None:
     probabilities = np.zeros((3, 1, 1, 1), np.float32)
     probabilities[0] = 1
     _, completed = complete_values(
         np.full((1, 1, 1), 1),
-        probabilities,
+        slabs_of(probabilities),
         Protocol((frozenset([0]), frozenset([1, 2]), frozenset([2])), 3),
         0.5,
     )
@@ -227,11 +265,24 @@ def test_mistakes_are_one_line_and_leave_nothing(
     np.savez(missing, probabilities=np.zeros((4, 3, 3, 3), np.float32))
     assert "validate again with --val --npz" in fails()
     np.savez(missing, probabilities=np.zeros((3, *tiny.SHAPE), np.float32))
-    assert "case 'full_0': shape (3, 24, 28, 24), expected (4, 24, 28, 24)" in fails()
+    error = fails()
+    assert "case 'full_0'" in error
+    assert "shape (3, 24, 28, 24), expected (4, 24, 28, 24)" in error
     missing.write_bytes(kept)
     swapped = {"background": 0, "shell": 1, "dot": 2, "core": 3, "ignore": 4}
+    labels = json.loads((model / "dataset.json").read_text())["labels"]
     change(model / "dataset.json", labels=swapped)
     assert f"labels of the model (core, dot) are not those of {tiny.NAME}" in fails()
+    change(model / "dataset.json", labels=labels)
+    for plans in ({}, {**PLANS, "plans_name": None}, {**PLANS, "image_reader_writer": "NoIO"}):
+        (model / "plans.json").write_text(json.dumps(plans))
+        assert "plans.json" in fails()
+    (model / "plans.json").write_text(json.dumps(PLANS))
+    splits = trained / "preprocessed" / tiny.NAME / "splits_final.json"
+    fold = {"train": ["full_0"], "val": ["full_1"]}
+    for folds in ([], [{"train": 3, "val": []}], [{**fold, "val": [7]}], [{**fold, "val": ["x"]}]):
+        splits.write_text(json.dumps(folds))
+        assert "splits_final.json" in fails()
 
 
 @pytest.mark.parametrize("taken", ["preprocessed/Dataset902_Other", "results/Dataset902_Sure"])

@@ -19,6 +19,7 @@ from nnunet_labelset.dataset_conversion.complete import complete_values
 from nnunet_labelset.dataset_conversion.meaning import interpret
 from nnunet_labelset.dataset_conversion.merge import InputDataset, MergeOptions, merge_jobs
 from nnunet_labelset.dataset_conversion.merge_names import common_labels, rename_labels
+from nnunet_labelset.io.npz import slabs_of
 from nnunet_labelset.nnunet.raw import RawCase
 from tests.helpers.conversion import contract_of, slabs, write_nnunet
 
@@ -125,7 +126,7 @@ def test_completing_keeps_exactly_what_was_drawn_or_decided(seed: int) -> None:
     values = rng.integers(0, len(protocol.sets), (3, 4, 5))
     sharpness = rng.choice([0.01, 0.2])
     probabilities = np.moveaxis(rng.dirichlet(np.full(len(names), sharpness), values.shape), -1, 0)
-    result, completed = complete_values(values, probabilities, protocol, 0.9)
+    result, completed = complete_values(values, slabs_of(probabilities), protocol, 0.9)
     stored = Contract(
         names, {"p": completed.protocol}, {"c": "p"}, completed.protocol.has_ignore
     ).to_dataset_json()
@@ -178,6 +179,6 @@ def test_scribbles_stay_scribbles_when_a_model_completes_them() -> None:
     protocol = Protocol((everything, frozenset([1]), frozenset([2])), 3)
     values = np.array([[[0, 0, 1, 2, 0]]])
     probabilities = np.array([[1.0, 0, 0, 0, 0.4], [0, 1, 0, 0, 0.3], [0, 0, 1, 1, 0.3]])
-    _, completed = complete_values(values, probabilities[:, None, None], protocol, 0.9)
+    _, completed = complete_values(values, slabs_of(probabilities[:, None, None]), protocol, 0.9)
     assert completed.completed == 2
     assert completed.protocol.annotated == frozenset()
