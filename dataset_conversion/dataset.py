@@ -16,6 +16,7 @@ from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note, write_notes
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.dataset_conversion.records import Records, convert_and_record, output_names
+from nnunet_labelset.datasets.annotate.declaration import protocol_name
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.parallel import map_parallel
@@ -159,7 +160,7 @@ def _contract(
     for job in jobs:
         if job.case in known:
             by_source.setdefault(job.source, set()).add(known[job.case])
-    names = _protocol_names(by_source)
+    names = _protocol_names(labels, by_source)
     sources = {job.case: job.source for job in jobs}
     return replace(
         labels,
@@ -170,18 +171,22 @@ def _contract(
 
 
 def _protocol_names(
-    by_source: Mapping[str, Collection[Protocol]],
+    labels: Contract, by_source: Mapping[str, Collection[Protocol]]
 ) -> dict[tuple[str, Protocol], str]:
     """Return a name for every protocol of every source.
 
-    The protocol of a source has its name; several are numbered, those that annotate most first.
+    The only protocol of a source has its name; several are told apart by what was not drawn.
     """
-    names = {}
+    names: dict[tuple[str, Protocol], str] = {}
     for source, protocols in by_source.items():
-        for number, protocol in enumerate(sorted(protocols, key=_order), start=1):
-            names[source, protocol] = source if len(protocols) == 1 else f"{source}_{number}"
-    if len(set(names.values())) != len(names):  # a source 'a' with two protocols beside one 'a_1'
-        names = {key: f"{key[0]}_protocol_{number}" for number, key in enumerate(names)}
+        for protocol in sorted(protocols, key=_order):
+            name = source
+            if len(protocols) > 1:
+                missing = protocol.full_set - protocol.annotated - {0}
+                name = f"{source}: {protocol_name(labels, missing)}"
+            while name in names.values():  # the same gaps, stored in another way
+                name += "'"
+            names[source, protocol] = name
     return names
 
 

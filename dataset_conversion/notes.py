@@ -13,6 +13,7 @@ from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.publish import NOTES
 
+OVERLAP = "structures overlap, the later one taken"
 MOST_LINES = 10  # of one kind; the table has them all
 
 

@@ -104,11 +104,20 @@ def plan(
     return result
 
 
+class _NotDrawnError(LabelSetError):
+    """Files of some structures of a case do not exist; told once for all cases of the source."""
+
+    def __init__(self, structures: Sequence[str]) -> None:
+        super().__init__(", ".join(structures))
+        self.structures = structures
+
+
 def _plan_source(
     source: Source, result: Plan, rows: CaseRows, names: CaseNames, options: Options
 ) -> None:
     prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
     undeclared = []
+    not_drawn: dict[str, Sequence[str]] = {}
     for case in _source_cases(source, options):
         full_name = prefix + case.name
         case = replace(case, row=rows.find(source.name, full_name, case.name) or case.row)
@@ -128,11 +137,16 @@ def _plan_source(
             undeclared.append(name)
         try:
             result.jobs.append(_job(name, case, options))
+        except _NotDrawnError as error:
+            not_drawn[name] = error.structures
         except LabelSetError as error:
             result.problems.append((name, str(error)))
     if undeclared:
         text = _undeclared_text(source, undeclared, options.manifest.leaves)
         result.problems += [(name, text) for name in undeclared]
+    if not_drawn:
+        text = _not_drawn_text(source, not_drawn, options.manifest.leaves)
+        result.problems += [(name, text) for name in not_drawn]
 
 
 def _is_undeclared(case: SourceCase, options: Options) -> bool:
@@ -147,6 +161,24 @@ def _undeclared_text(source: Source, cases: Sequence[str], leaves: Sequence[str]
         f"{source.name} ({source.folder or source.cases}): nothing says whether {labels} is "
         f"annotated in {some(cases)}: list the cases with --annotated FILE.csv, or infer it from "
         "their values with --infer-annotated"
+    )
+
+
+def _not_drawn_text(
+    source: Source, not_drawn: Mapping[str, Sequence[str]], leaves: Sequence[str]
+) -> str:
+    """Return which structures lack files in which cases, with the line that declares it."""
+    cases_by_structure: dict[str, list[str]] = {}
+    for case, structures in not_drawn.items():
+        for structure in structures:
+            cases_by_structure.setdefault(structure, []).append(case)
+    gaps = [f"'{name}' in {some(cases, 3)}" for name, cases in cases_by_structure.items()]
+    labels = source.varies.union(*(source.labels[name] for name in cases_by_structure)) - {0}
+    names = ", ".join(f'"{leaves[leaf]}"' for leaf in sorted(labels))
+    return (
+        f"{source.name} ({source.folder or source.cases}): no label file of structure "
+        f"{'; '.join(gaps)}: if these were not drawn there, put into "
+        f"[sources.{source.name}]: varies = [{names}]"
     )
 
 
@@ -356,10 +388,10 @@ def _structure_files(
     for structure, labels in structures.items():
         may_be_absent = labels <= varies or not labels & (protocol.annotated | {0})
         if files[structure] is None and not (has_files and may_be_absent):
-            absent.append(f"'{structure}'")
+            absent.append(structure)
+    if absent and has_files and not case.is_declared:
+        raise _NotDrawnError(absent)
     if absent:
-        hint = (
-            ": if it was not drawn in every case, name its labels in 'varies'" if has_files else ""
-        )
-        raise LabelSetError(f"{where}: no label file of structure {', '.join(absent)}{hint}")
+        names = ", ".join(f"'{structure}'" for structure in absent)
+        raise LabelSetError(f"{where}: no label file of structure {names}")
     return tuple(files.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.notes import OVERLAP, Note
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
@@ -137,6 +137,10 @@ class CaseReader:
             self.result.problems.append(
                 f"{path}: {overlap} voxels belong to another structure too: 'overlap = \"last\"' lets later ones win"
             )
+        elif overlap:
+            leaves = sorted(self.job.protocol.values[number])
+            about = " or ".join(self.job.leaves[leaf] for leaf in leaves)
+            self.result.notes.append(Note(OVERLAP, about, f"{overlap} voxels"))
         painted[inside] = number
 
     def read_dicom(self, read: Callable[[DicomReader], np.ndarray]) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from nnunet_labelset.dataset_conversion.dicom.index import Drawing, DrawingKind
 from nnunet_labelset.dataset_conversion.dicom.polygons import Raster
 from nnunet_labelset.dataset_conversion.dicom.stack import Regular, Stack, read_pixels
 from nnunet_labelset.dataset_conversion.dicom.structure_set import Roi, read_structure_set
-from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.notes import OVERLAP, Note
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.volume import Volume
 
@@ -75,7 +75,7 @@ class DicomReader:
                     "'overlap = \"last\"' lets later ones win"
                 )
             if covered:
-                self.notes.append(Note("overlap, the later structure taken", name, f"{covered}"))
+                self.notes.append(Note(OVERLAP, name, f"{covered} voxels"))
             inside[raster.mask] = number
 
     def mask(self) -> np.ndarray:

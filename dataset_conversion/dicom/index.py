@@ -16,6 +16,7 @@ from pydicom.dataset import Dataset
 from nnunet_labelset.dataset_conversion.sources.patterns import list_files
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import reason
+from nnunet_labelset.io.progress import progress
 
 IMAGE_MODALITIES = ("CT", "MR", "PT")
 # What a case can be named after.
@@ -137,7 +138,7 @@ class Index:
 def read_index(folder: Path) -> Index:
     """Return what lies below a folder; files that are not DICOM are left out."""
     index = Index(folder)
-    for name in list_files(folder):
+    for name in progress(list_files(folder), "reading headers", unit="file"):
         _add_file(index, folder / name)
     if not index.series and not index.drawings:
         raise LabelSetError(f"{folder}: no DICOM images or structure sets below this folder")

@@ -18,9 +18,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import TypeVar
 
-from tqdm import tqdm
-
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.progress import progress
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,14 +47,8 @@ def map_parallel(
     if processes < 1:
         raise LabelSetError(f"Expected -np to be at least 1, but got {processes}")
     work = partial(_work, function, description)
-    bar = {
-        "total": len(items),
-        "desc": description,
-        "unit": "case",
-        "disable": None if items else True,
-    }
     if min(processes, len(items)) <= 1:
-        for item in tqdm(items, **bar):
+        for item in progress(items, description):
             yield item, work(item)
         return
     executor = ProcessPoolExecutor(
@@ -67,7 +60,7 @@ def map_parallel(
     try:
         with _interrupts_wait():
             futures |= {executor.submit(work, item): item for item in items}
-        for future in tqdm(as_completed(futures), **bar):
+        for future in progress(as_completed(futures), description, len(futures)):
             yield futures[future], future.result()
     except BrokenProcessPool:
         raise LabelSetError(
@@ -80,7 +73,7 @@ def map_parallel(
         try:
             if interrupted:
                 print(
-                    "interrupted: finishing the cases at work; again to stop at once",
+                    "interrupted: finishing running cases (press Ctrl-C again to abort)",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -129,15 +129,28 @@ def test_a_structure_is_annotated_where_its_file_is(tmp_path, capsys):
     assert ("empty", "declared annotated, but without a voxel", "spleen", "") in notes(dataset)
 
 
-def test_a_structure_that_does_not_vary_needs_its_file(tmp_path, capsys):
-    write_structures(tmp_path / "s" / "few", liver=1)
+def test_structures_that_do_not_vary_need_their_files(tmp_path, capsys):
+    """However many cases lack a file: one line, with the line to put into the manifest."""
+    for number in range(18):
+        write_structures(tmp_path / "s" / f"few_{number:02d}", liver=1, spleen=1)
     manifest = write_manifest(tmp_path, "", "{case}/{structure}.nii.gz", STRUCTURES)
     assert convert(tmp_path / "raw", "-m", manifest) == 1
     error = capsys.readouterr().err
-    assert (
-        "case 'few': no label file of structure 'spleen', 'kidney_left', 'kidney_right': if it was not drawn in"
-        in error
-    )
+    assert "1 problem(s)" in error
+    for fact in ("'kidney_left'", "'kidney_right'", "few_00", "18 in all", 'varies = ["kidney"]'):
+        assert fact in error
+    assert "'liver'" not in error
+
+
+def test_protocols_are_named_after_what_was_not_drawn(tmp_path):
+    write_structures(tmp_path / "s" / "all", liver=1, spleen=2, kidney_left=3, kidney_right=4)
+    write_structures(tmp_path / "s" / "most", liver=1, kidney_left=3, kidney_right=4)
+    varies = 'varies = ["spleen"]\n'
+    manifest = write_manifest(tmp_path, varies, "{case}/{structure}.nii.gz", STRUCTURES)
+    assert convert(tmp_path / "raw", "-m", manifest) == 0
+    cases = contract_of(tmp_path / "raw" / "Dataset030_Mine").cases
+    assert cases["all"].endswith("complete")
+    assert cases["most"].endswith("without spleen")
 
 
 def test_much_of_the_mask_unlabelled_is_not_complete(tmp_path, capsys):

@@ -194,9 +194,11 @@ def test_structures_that_overlap(tmp_path, capsys):
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml")) == 0
     values = read_array(tmp_path / "raw" / "Dataset030_Mine" / "labelsTr" / "x.nii.gz")
     assert np.array_equal(values, liver + tumour)
+    notes = (tmp_path / "raw" / "Dataset030_Mine" / "conversion_notes.csv").read_text()
+    assert f"tumour,{tumour.sum()} voxels" in notes
     (tmp_path / "s/x/tumour.nii.gz").unlink()
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml"), "--overwrite") == 1
-    assert "case 'x': no label file of structure 'tumour'" in capsys.readouterr().err
+    assert "no label file of structure 'tumour' in x" in capsys.readouterr().err
     (tmp_path / "a.csv").write_text("case,annotated\nx,liver\n")  # not drawn: no file needed
     arguments = [
         "-m",

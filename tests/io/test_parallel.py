@@ -117,7 +117,7 @@ def test_interrupt(tmp_path, moment):
     if moment != "starting":  # it interrupts itself, in the middle of starting a worker
         os.killpg(process.pid, signal.SIGINT)
     assert process.stderr is not None
-    assert process.stderr.readline().startswith(b"interrupted: finishing the cases at work")
+    assert process.stderr.readline().startswith(b"interrupted: finishing running cases")
     (tmp_path / "go").touch()
     output, errors = process.communicate(timeout=300)
     begun, done = (

@@ -24,6 +24,7 @@ from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import listed, some
 
 COMPLETE = "complete"
+MOST_NAMES = 5  # in the name of a protocol
 NOT_NAMED = "no option names the case: every label was drawn"
 
 
@@ -108,7 +109,9 @@ def protocol_name(labels: Contract, missing: LabelSet, merged: Iterable[LabelSet
     """Return what was drawn, in words."""
 
     def joined(leaves: LabelSet) -> str:
-        return "+".join(labels.leaf_names[leaf] for leaf in sorted(leaves))
+        names = [labels.leaf_names[leaf] for leaf in sorted(leaves)]
+        more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+        return "+".join([*names[:MOST_NAMES], *more])
 
     present = labels.full_set - {0} - missing
     parts = [f"{joined(leaves)} merged" for leaves in merged]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from statistics import mean, median
 
 from markupsafe import Markup
-from tqdm import tqdm
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.results import Outcome
+from nnunet_labelset.io.progress import progress
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, LEAF_COLOURS, leaf_colour
 from nnunet_labelset.report.overlays import DrawnCase, find_image
@@ -44,9 +44,7 @@ def body(report: Report) -> Markup:
     if not chosen:
         return Markup("")
     parts = []
-    for place, (case, why) in enumerate(
-        tqdm(chosen.items(), desc="Drawing", unit="case", disable=None)
-    ):
+    for place, (case, why) in enumerate(progress(chosen.items(), "drawing")):
         heading = Markup("<h3>{} &ndash; {}</h3>").format(case, ", ".join(why))
         try:
             content = _case(report, contract, case, f"case{place}")

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.place import Place
+from nnunet_labelset.io.progress import progress
 from nnunet_labelset.io.volume import write_voxels
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.study.phantom.volume import LEAVES, SPACING, make_volume
@@ -150,7 +150,7 @@ def write_demo_data(folder: str | Path, seed: int = 0, size: str = "small") -> d
     elif folder.is_dir() and any(folder.iterdir()):
         raise LabelSetError(f"{folder}: is not empty: choose another folder for the demo data")
     write_json(folder / DESCRIPTION, {**description, "complete": False})
-    for index, case in enumerate(tqdm(cases, desc="phantoms", unit="case", disable=None)):
+    for index, case in enumerate(progress(cases, "phantoms")):
         _write_case(folder, case, 1000 * seed + index)
     _write_tables(folder, cases)
     write_json(folder / DESCRIPTION, description)
