@@ -238,13 +238,11 @@ class Study:
                 "cross_validation": self.cv,
             },
         )
-        needed = {name for words in self.configurations for name in names.data_of(words)}
         yield (
             "preparation: used only for what is missing",
             {
                 "plans": self.plans,
                 "planner": names.PLANNERS.get(self.plans),
-                "preprocessed_configurations": sorted(needed),
                 "splits": self._split_options(),
                 "excluded": list(self.excluded),
             },

@@ -63,50 +63,59 @@ class Network:
         return "--c" if any((self.folder / name).is_file() for name in checkpoints) else ""
 
 
-def missing_data(dataset: str, plans: str, configurations: Sequence[str]) -> list[str]:
-    """Return the configurations that nnU-Net has not preprocessed for every training case."""
+def is_preprocessed(dataset: str, plans: str, configuration: str) -> bool:
+    """Tell whether nnU-Net has preprocessed every training case for this configuration."""
     folder = nnunet_folder(names.PREPROCESSED) / dataset
     file = folder / f"{plans}.json"
     if not file.is_file():
-        return list(configurations)
+        return False
     raw = find_dataset(dataset)
     cases = training_cases(raw, read_json(raw / names.DATASET))
-    content = read_json(file)
-    return [
-        configuration
-        for configuration in configurations
-        if not _is_preprocessed(folder / preprocessed_folder(content, configuration), cases)
-    ]
+    data = folder / preprocessed_folder(read_json(file), configuration)
+    # nnU-Net writes the .pkl of a case last.
+    return all((data / f"{case}.pkl").is_file() for case in cases)
 
 
-def _is_preprocessed(folder: Path, cases: Sequence[str]) -> bool:
-    """Tell whether every case is there: nnU-Net writes the .pkl of a case last."""
-    return all((folder / f"{case}.pkl").is_file() for case in cases)
+def study_problems(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what would train something else than the study says, as far as plans and splits exist."""
+    preprocessed = Path(config["environment"][names.PREPROCESSED])
+    for dataset in config["datasets"]:
+        plans = preprocessed / dataset / f"{config['plans']}.json"
+        if plans.is_file():
+            yield from _plan_problems(plans, config["configurations"])
+        splits = preprocessed / dataset / names.SPLITS
+        if splits.is_file():
+            yield from _split_problems(splits, config)
 
 
-def preparation_problems(plans: Path, splits: Path, config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what would train something else than the study says."""
+def _plan_problems(plans: Path, configurations: Sequence[str]) -> Iterator[str]:
     planned = read_json(plans)["configurations"]
-    for configuration in config["configurations"]:
+    for configuration in configurations:
         if configuration not in planned:
-            yield f"-c {configuration}: {plans.resolve()} does not have it: leave it out"
+            yield f"-c {configuration}: {plans} does not have it: leave it out"
+
+
+def _split_problems(splits: Path, config: Mapping[str, Any]) -> Iterator[str]:
     content = read_json(splits, list)
-    file = splits.resolve()
-    for fold in config["folds"]:
+    folds = config["folds"]
+    for fold in folds:
         if fold.isdigit() and int(fold) >= len(content):
-            yield f"fold {fold}: {file} has {len(content)} splits: see nnunet_labelset splits"
+            yield f"fold {fold}: {splits} has {len(content)} splits: see nnunet_labelset splits"
+    if config["cross_validation"] and len(content) > len(folds):
+        yield (
+            f"--cv {len(folds)}: {splits} has {len(content)} splits: use --cv {len(content)}, or "
+            "run nnunet_labelset splits --overwrite"
+        )
     listed = {case for split in content for cases in split.values() for case in cases}
     for case in config["excluded"]:
         if case in listed:
-            yield f"--exclude {case}: {file} has it: run nnunet_labelset splits --overwrite"
+            yield f"--exclude {case}: {splits} has it: run nnunet_labelset splits --overwrite"
 
 
-def check_preparation(plans: str, splits: str) -> int:
-    """Print the problems of a study, one line each; return an exit code. The Snakefile runs it in
-    the folder of the study.
-    """
+def check_study() -> int:
+    """Print the problems of the study in this folder, one line each; return an exit code."""
     try:
-        problems = list(preparation_problems(Path(plans), Path(splits), read_config(Path())))
+        problems = list(study_problems(read_config(Path())))
     except LabelSetError as error:
         problems = [str(error)]
     for problem in problems:
@@ -138,4 +147,4 @@ def networks_of_study(config: Mapping[str, Any]) -> Iterator[Network]:
 
 
 if __name__ == "__main__":
-    sys.exit(check_preparation(*sys.argv[1:]))
+    sys.exit(check_study())

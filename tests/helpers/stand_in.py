@@ -77,7 +77,7 @@ elif name == "nnunet_labelset" and words[0] == "splits":
     splits = [{"train": [], "val": []}] * int(flag("--random" if "--random" in words else "-k"))
     write(preprocessed / flag("-d") / "splits_final.json", json.dumps(splits))
 elif name == "nnunet_labelset" and words[0] == "complete":
-    folder = f"Dataset{int(flag('-o')):03d}_{flag('-n')}"
+    folder = f"Dataset{int(flag('--new-id')):03d}_{flag('-n')}"
     (source,) = raw.glob(flag("-d"))
     write(raw / folder / "dataset.json", (source / "dataset.json").read_text())
     for image in source.glob("imagesTr/*"):

@@ -135,7 +135,9 @@ def value(call: list[str], flag: str) -> str:
 
 
 def ensembled_cases(study: Study, trainer: str) -> str:
-    folder = study.folder / "predictions" / "Dataset027_Brain" / f"{trainer}__3d_fullres"
+    folder = (
+        study.folder / "predictions" / "Dataset027_Brain" / f"{trainer}__nnUNetPlans__3d_fullres"
+    )
     return (folder / "ensemble" / "result.nii.gz").read_text()
 
 
@@ -273,6 +275,52 @@ def test_other_folds_or_checkpoints_renew_the_ensemble(study: Study, options: li
     assert names.count("ensemble") == names.count("evaluate") == 2
 
 
+@pytest.mark.slow
+def test_changed_settings_renew_what_depends_on_them(study: Study) -> None:
+    study.run()
+    study.calls()
+    raw = study.root / "raw" / "Dataset027_Brain"
+    later = time.time() + 10
+    os.utime(raw / "labelsTs" / "a.nii.gz", (later, later))
+    (raw / "labelsTs" / "a.nii.gz").write_bytes(b"drawn again")
+    study.run()
+    assert sorted(study.names()) == ["compare", "evaluate", "evaluate", "report"]
+    for name in ("imagesTs/c_0000.nii.gz", "labelsTs/c.nii.gz"):
+        (raw / name).write_bytes(b"x")
+    study.run()
+    assert study.names().count("predict") == 4
+    plans = study.root / "preprocessed" / "Dataset027_Brain" / "nnUNetPlans.json"
+    plans.with_name("otherPlans.json").write_text(plans.read_text())
+    config = study.folder / "config.yaml"
+    config.write_text(config.read_text().replace("plans: nnUNetPlans", "plans: otherPlans"))
+    study.run()
+    trainings = [call for call in study.calls() if step(call) == "train"]
+    assert [value(call, "-p") for call in trainings] == ["otherPlans"] * 4
+
+
+@pytest.mark.slow
+def test_a_new_configuration_leaves_the_predictions_of_others(study: Study) -> None:
+    study.run()
+    study.calls()
+    assert study.write("-c", "3d_fullres", "2d") == 0
+    study.run()
+    calls = study.calls()
+    predictions = [call for call in calls if step(call) == "predict"]
+    assert [value(call, "-c") for call in predictions] == ["2d"] * 4
+
+
+def test_settings_that_contradict_the_splits_are_refused_after_the_trainings(study: Study) -> None:
+    study.run()
+    study.calls()
+    splits = study.root / "preprocessed" / "Dataset027_Brain" / "splits_final.json"
+    splits.write_text(json.dumps([{"train": ["t1"], "val": ["t2"]}] * 3))
+    assert study.write("--exclude", "t1") == 0
+    assert "--exclude t1" in study.run(code=1)
+    assert study.write("--cv", "2") == 0
+    assert "--cv 2" in study.run(code=1)
+    assert study.names() == []
+
+
 def test_a_fold_without_a_split_is_named_before_any_training(study: Study) -> None:
     splits_file = study.root / "preprocessed" / "Dataset027_Brain" / "splits_final.json"
     splits_file.parent.mkdir(parents=True)
@@ -280,7 +328,7 @@ def test_a_fold_without_a_split_is_named_before_any_training(study: Study) -> No
     output = study.run(code=1)
     assert "fold 1: " in output
     assert "has 1 splits" in output
-    assert study.names() == ["plan_and_preprocess"]
+    assert study.names() == []
 
 
 @pytest.mark.slow
@@ -293,17 +341,17 @@ def test_cross_validation_of_several_configurations(
     study.run()
     calls = study.calls()
     assert calls[1][2:] == ["-d", "Dataset027_Brain", "-k", "3", "--exclude", "t1"]
-    assert calls[2][-3:] == ["-c", "3d_fullres", "3d_lowres"]
+    assert sorted(value(call, "-c") for call in calls[2:4]) == ["3d_fullres", "3d_lowres"]
     trainings = [call for call in calls if step(call) == "train"]
     for trainer in TRAINERS:  # a cascade waits for all folds of its first stage
         order = [call[2] for call in trainings if value(call, "-tr") == trainer]
         assert order == ["3d_lowres"] * 3 + ["3d_cascade_fullres"] * 3
     assert all("--npz" in call for call in trainings)
-    names = [step(call) for call in calls[15:]]
+    names = [step(call) for call in calls[16:]]
     assert sorted(names) == sorted(
         ["find_best_configuration", *["evaluate"] * 4, "compare", "report"]
     )
-    assert calls[15][2:] == [
+    assert calls[16][2:] == [
         *("Dataset027_Brain", "-tr", *TRAINERS, "-c", "3d_cascade_fullres", "3d_lowres"),
         *("-p", "nnUNetPlans", "-f", "0", "1", "2"),
     ]
@@ -330,14 +378,15 @@ def test_rounds_on_what_the_networks_complete(study: Study) -> None:
     assert steps.count("extract_fingerprint") == steps.count("complete") == 2
     assert steps.count("preprocess") == steps.count("find_best_configuration") == 3
     completions = [call for call in calls if step(call) == "complete"]
-    assert [(value(call, "-d"), value(call, "-o"), value(call, "-n")) for call in completions] == [
-        ("Dataset027_Brain", "28", "BrainCompleted"),
-        ("Dataset028_BrainCompleted", "29", "BrainCompleted"),
+    assert [(value(call, "-d"), value(call, "--new-id")) for call in completions] == [
+        ("Dataset027_Brain", "28"),
+        ("Dataset028_BrainCompleted", "29"),
     ]
+    assert {value(call, "-n") for call in completions} == {"BrainCompleted"}
     (comparison,) = [call for call in calls if step(call) == "compare"]
     datasets = ["Dataset027_Brain", "Dataset028_BrainCompleted", "Dataset029_BrainCompleted"]
     assert comparison[2:5] == [
-        f"nnUNetTrainerLeafDice {name}=evaluation/{name}/nnUNetTrainerLeafDice__3d_fullres"
+        f"nnUNetTrainerLeafDice {name}=evaluation/{name}/nnUNetTrainerLeafDice__nnUNetPlans__3d_fullres"
         for name in datasets
     ]
     study.run()
