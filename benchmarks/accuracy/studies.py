@@ -351,6 +351,8 @@ SMALL = (12, 24, 48, 96)
 STUDIES["hippocampus_2d"] = replace(
     STUDIES["hippocampus"], patch=(56, 40), features=SMALL, mirror=(1,), batch=4
 )
+# For nnU-Net's 250,000 steps: `--regime full`.
+STUDIES["hippocampus_tiny"] = replace(STUDIES["hippocampus_2d"], features=(8, 16, 32), batch=2)
 STUDIES["openkbp_2d"] = replace(STUDIES["openkbp"], patch=(48, 48), features=SMALL, batch=4)
 STUDIES["fetal_2d"] = replace(
     STUDIES["fetal"], patch=(56, 48), features=SMALL, mirror=(1,), batch=4

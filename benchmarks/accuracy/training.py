@@ -34,6 +34,7 @@ class Regime:
 
 REGIMES = {
     "sgd": Regime(100, False, (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)),
+    "full": Regime(1000, False, tuple(0.05 * n for n in range(1, 21))),
     "adamw": Regime(10, True, (1.0,)),
 }
 
