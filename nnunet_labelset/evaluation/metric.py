@@ -184,6 +184,7 @@ _ROWS = (
     _instance_count("instances_found", "Instances found", lambda i: i.found),
 )
 METRICS = {metric.name: metric for metric in _ROWS}
+VOLUMES = ("volume_ref", "volume_pred")  # of one image: defined whatever the outcome
 SHOWN = ("dice", "nsd", "hd95")  # in tables, unless others are asked for
 # Voxels predicted outside of their label-set, as a share of those with at least one excluded label.
 KNOWN_WRONG = Metric(

@@ -16,7 +16,7 @@ from nnunet_labelset.contract.protocol import Protocol, membership_matrix
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts
 from nnunet_labelset.evaluation.instances import Instances, match_instances
-from nnunet_labelset.evaluation.metric import METRICS, Kind, Measured, Metric
+from nnunet_labelset.evaluation.metric import METRICS, VOLUMES, Kind, Measured, Metric
 from nnunet_labelset.evaluation.pairs import Pair
 from nnunet_labelset.evaluation.results import PRESENT, Case, Outcome, Score
 from nnunet_labelset.evaluation.structures import Structure
@@ -295,7 +295,7 @@ def _value(
     """Return a metric; None is undefined or not asked for. `worst_distance` is None without a
     surface in the reference.
     """
-    if metric.kind is Kind.VOLUME and (outcome.is_compared or not metric.better):
+    if metric.kind is Kind.VOLUME and (outcome.is_compared or metric.name in VOLUMES):
         return metric.compute(measured)
     if outcome in (Outcome.MISSED, Outcome.INVENTED):
         return _worst(metric, measured, structure, worst_distance)

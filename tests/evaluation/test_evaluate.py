@@ -88,6 +88,8 @@ def test_a_union_is_never_the_score_of_a_label(tmp_path):
     assert white["volume_pred"] == pytest.approx(4e-3)  # all four voxels of 1 mm³, counted or not
     for label in ("white_matter", "corpus_callosum"):
         assert found[label]["outcome"] == "not annotated"
+        assert found[label]["volume_difference"] is None
+        assert found[label]["volume_pred"] is not None
         assert metrics["averages"]["overall"]["leaves"][label]["dice"]["n"] == 0
     assert found["ventricles"]["dice"] == 2 / 3
     assert metrics["averages"]["overall"]["mean"]["dice"]["mean"] == 2 / 3
