@@ -207,7 +207,8 @@ def main() -> None:
         voxels = float(np.prod(image.GetSize()))
         peaks = {"one case": memory(single, scratch), "all cases": memory(data, scratch)}
     print(
-        f"{len(cases)} cases of {image.GetSize()}, {args.repeats} repeats; ratio to SimpleITK in the same round"
+        f"{len(cases)} cases of {image.GetSize()}, {args.repeats} repeats; ratio to SimpleITK in "
+        "the same round"
     )
     print(
         f"{'':24}{'processes':>10}{'seconds':>9}{'spread':>16}{'ratio':>7}{'spread':>15}{'cpu ratio':>11}"
@@ -222,7 +223,8 @@ def main() -> None:
         end="",
     )
     print(
-        f"{peaks['all cases']:.0f} MB for {len(cases)} cases (one float32 image: {voxels * 4 / 2**20:.0f} MB)"
+        f"{peaks['all cases']:.0f} MB for {len(cases)} cases (one float32 image: "
+        f"{voxels * 4 / 2**20:.0f} MB)"
     )
     if args.json:
         versions = {

@@ -175,13 +175,15 @@ def limit(workload: tuple, dtype: torch.dtype, target_dtype: torch.dtype) -> int
 def print_counts(args: argparse.Namespace) -> None:
     dtype = getattr(torch, args.dtype)
     print(
-        f"{args.dtype} logits, counted; ms estimated at {args.bandwidth} GB/s and {args.launch} us a launch\n"
+        f"{args.dtype} logits, counted; ms estimated at {args.bandwidth} GB/s and {args.launch} us "
+        "a launch\n"
     )
     for title, workload in WORKLOADS.items():
         base = counted(nnunet(workload[1]), workload, dtype, None, torch.float32)
         least = limit(workload, dtype, torch.int16)
         print(
-            f"| {title} | launches | of nnU-Net | GB | of nnU-Net | of the limit | ms |\n|---|---|---|---|---|---|---|"
+            f"| {title} | launches | of nnU-Net | GB | of nnU-Net | of the limit | ms "
+            "|\n|---|---|---|---|---|---|---|"
         )
         rows = {"nnU-Net Dice + CE": base}
         for name in CHOSEN:
@@ -199,7 +201,8 @@ def print_counts(args: argparse.Namespace) -> None:
             )
         print()
     print(
-        "| leaves (2 x leaves x 64^3, LeafDiceCELoss) | label-sets | torch: launches, GB | Triton: launches, GB |"
+        "| leaves (2 x leaves x 64^3, LeafDiceCELoss) | label-sets | torch: launches, GB | Triton: "
+        "launches, GB |"
     )
     print("|---|---|---|---|")
     for leaves in (9, 33, 117):
@@ -213,7 +216,8 @@ def print_counts(args: argparse.Namespace) -> None:
                 cells.append(f"{len(found)}, {sum(found) / 1e9:.3f}")
             print(f"| {leaves} | {sets} | {cells[0]} | {cells[1]} |")
     print(
-        "\npeak memory beyond logits and gradient, in sizes of the logits; 2x9x96^3, the torch road run on the CPU"
+        "\npeak memory beyond logits and gradient, in sizes of the logits; 2x9x96^3, the torch "
+        "road run on the CPU"
     )
     for name in CHOSEN:
         pairs = scales_of((2, 9, (96, 96, 96), 1), "cpu", dtype, torch.int16)
@@ -232,10 +236,12 @@ def print_counts(args: argparse.Namespace) -> None:
 
 def print_measured(args: argparse.Namespace) -> None:
     print(
-        f"measured on {torch.cuda.get_device_name()}, torch {torch.__version__}, {args.dtype} logits\n"
+        f"measured on {torch.cuda.get_device_name()}, torch {torch.__version__}, {args.dtype} "
+        "logits\n"
     )
     print(
-        "| workload | loss | ms (median of 20) | peak memory / logits | loss value | largest difference of gradients |"
+        "| workload | loss | ms (median of 20) | peak memory / logits | loss value | largest "
+        "difference of gradients |"
     )
     print("|---|---|---|---|---|---|")
     for title, workload in WORKLOADS.items():
@@ -273,7 +279,8 @@ def print_measured(args: argparse.Namespace) -> None:
             reference.append(gradient)
             median = 1e3 * sorted(times[5:])[10]
             print(
-                f"| {title} | {name} | {median:.2f} | {peak:.2f} | {float(value):.6f} | {difference} |"
+                f"| {title} | {name} | {median:.2f} | {peak:.2f} | {float(value):.6f} | "
+                f"{difference} |"
             )
 
 

@@ -44,7 +44,9 @@ Scores = dict[str, list[float]]
 
 
 def volumes(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A brain of shells and lumps with rough borders, and the same brain deformed by a few voxels."""
+    """A brain of shells and lumps with rough borders, and the same brain deformed by a few
+    voxels.
+    """
     rng = np.random.default_rng(seed)
 
     def smooth(sigma: float) -> np.ndarray:
@@ -201,18 +203,22 @@ def end_to_end(
 def print_end_to_end(args: argparse.Namespace) -> None:
     seconds = end_to_end(args.files, args.processes, args.repeats, tuple(args.spacing))
     print(
-        f"{args.files} volumes of {'x'.join(map(str, SHAPE))}, {args.processes} processes, {args.repeats} repeats"
+        f"{args.files} volumes of {'x'.join(map(str, SHAPE))}, {args.processes} processes, "
+        f"{args.repeats} repeats"
     )
     for name, values in seconds.items():
         peer = "ours, counts alone" if "counts" in name else "ours, all metrics"
         ratio = statistics.median(np.divide(values, seconds[peer]))
         print(
-            f"{name:20}{statistics.median(values):8.2f} s ({min(values):.2f}-{max(values):.2f}){ratio:8.2f} x ours"
+            f"{name:20}{statistics.median(values):8.2f} s "
+            f"({min(values):.2f}-{max(values):.2f}){ratio:8.2f} x ours"
         )
 
 
 def print_memory() -> None:
-    """The largest memory of one worker that scores a CT of 512 x 512 x 300 from files, all metrics."""
+    """The largest memory of one worker that scores a CT of 512 x 512 x 300 from files, all
+    metrics.
+    """
     import resource
 
     with tempfile.TemporaryDirectory() as folder:

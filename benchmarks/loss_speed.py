@@ -46,7 +46,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def make_supersets(leaves: int, number: int) -> list[list[int]]:
-    """Distinct label-sets of two or more leaves, the full one first: it is nnU-Net's ignore label."""
+    """Distinct label-sets of two or more leaves, the full one first: it is nnU-Net's ignore
+    label.
+    """
     generator = torch.Generator().manual_seed(0)
     found = {tuple(range(leaves)): None}
     if number > 2**leaves - leaves - 1:
@@ -210,7 +212,8 @@ def print_rows(
 ) -> None:
     last = "of nnU-Net, by that of the quiet run" if quiet else "memory / logits"
     print(
-        f"\n{title}\n\n| {'loss':<30} | seconds (min-max)    | of softmax (min-max) | of nnU-Net (min-max) | {last} |"
+        f"\n{title}\n\n| {'loss':<30} | seconds (min-max)    | of softmax (min-max) | of nnU-Net "
+        f"(min-max) | {last} |"
     )
     print(f"|{'-' * 32}|{'-' * 22}|{'-' * 22}|{'-' * 22}|{'-' * (len(last) + 2)}|")
     for name, row in rows.items():
@@ -268,7 +271,8 @@ def main() -> None:
     }
     size = "x".join(map(str, (args.batch, args.leaves, *args.shape)))
     print(
-        f"{size} {args.dtype} on {args.device}, {args.label_sets} larger label-set(s), {args.repeats} turns"
+        f"{size} {args.dtype} on {args.device}, {args.label_sets} larger label-set(s), "
+        f"{args.repeats} turns"
     )
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
     candidates, results, memory = prepare(args), [], {}

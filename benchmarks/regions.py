@@ -96,7 +96,9 @@ def write_raw(folder: Path, way: str) -> None:
 
 
 def prepare(folder: Path, way: str) -> None:
-    """The data set of a way in a folder of its own, with a network that a CPU trains in a minute."""
+    """The data set of a way in a folder of its own, with a network that a CPU trains in a
+    minute.
+    """
     if (folder / "prepared").is_file():
         return
     from nnunetv2.experiment_planning.plan_and_preprocess_api import (

@@ -209,14 +209,17 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         rows = measure(Path(temporary), args.cases, args.leaves, args.size, args.np, args.repeats)
     print(
-        f"{args.cases} cases of {args.size}^3 voxels, {args.leaves} leaves, each case its own protocol, -np {args.np}"
+        f"{args.cases} cases of {args.size}^3 voxels, {args.leaves} leaves, each case its own "
+        f"protocol, -np {args.np}"
     )
     print(
-        f"{'':24}{'seconds':>9}{'ratio':>7}{'cpu':>6}  {'to':24}{'to read':>8}{'characters printed':>20}"
+        f"{'':24}{'seconds':>9}{'ratio':>7}{'cpu':>6}  "
+        f"{'to':24}{'to read':>8}{'characters printed':>20}"
     )
     for row in rows:
         print(
-            f"{row['what']:24}{row['seconds']:>9.2f}{row['ratio']:>7.2f}{row['cpu_ratio']:>6.2f}  {row['peer']:24}",
+            f"{row['what']:24}{row['seconds']:>9.2f}{row['ratio']:>7.2f}{row['cpu_ratio']:>6.2f}  "
+            f"{row['peer']:24}",
             end="",
         )
         print(f"{row['ratio_to_read']:>8.2f}{row['printed_characters']:>20}")

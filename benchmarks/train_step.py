@@ -27,7 +27,7 @@ import torch
 from memory import peak_bytes
 from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
-from nnunet_labelset.study.demo import DATASET, Demo, Size
+from nnunet_labelset.study.demo import DEMO_DATASET, Demo, Size
 from nnunet_labelset.study.phantom.data import write_demo_data
 
 PLAIN = "nnUNetTrainer"
@@ -78,7 +78,7 @@ def main() -> None:
         write_demo_data(demo.folder / "data")
         demo.prepare()
         os.environ.update(demo.commands.environment, nnUNet_n_proc_DA="0")
-        preprocessed = demo.folder / "nnUNet_preprocessed" / DATASET[1]
+        preprocessed = demo.folder / "nnUNet_preprocessed" / DEMO_DATASET[1]
         names = [PLAIN, *(f"nnUNetTrainer{name}" for name in args.trainers)]
         trainers = {name: make_trainer(name, preprocessed, args.device) for name in names}
         loader, _ = trainers[PLAIN].get_dataloaders()
@@ -104,7 +104,8 @@ def main() -> None:
 
     rows = []
     print(
-        f"\n{'trainer':32} {'s/step':>8} {'spread':>8} {'ratio':>7} {'[95 %]':>14} {'memory MB':>10} {'ratio':>7}"
+        f"\n{'trainer':32} {'s/step':>8} {'spread':>8} {'ratio':>7} {'[95 %]':>14} "
+        f"{'memory MB':>10} {'ratio':>7}"
     )
     for name in names:
         # Each step against plain nnU-Net's with the same batch: what disturbs the machine disturbs

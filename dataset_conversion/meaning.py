@@ -1,17 +1,17 @@
 """How one case was annotated in its source, and what each of its voxels may be then. Pure Python on
 sets of leaves.
 
-| a value of the source stands for            | its voxels may be                                       |
-|---------------------------------------------|---------------------------------------------------------|
-| leaves of which one is annotated            | these leaves, and those that they absorb                |
-| leaves that are withheld, or partly drawn   | any leaf that an unlabelled voxel may be, and these     |
-| leaves none of which is annotated           | an error, if there are any: somebody is wrong           |
+| a value of the source stands for          | its voxels may be                                   |
+|-------------------------------------------|-----------------------------------------------------|
+| leaves of which one is annotated          | these leaves, and those that they absorb            |
+| leaves that are withheld, or partly drawn | any leaf that an unlabelled voxel may be, and these |
+| leaves none of which is annotated         | an error, if there are any: somebody is wrong       |
 
-| an unlabelled voxel, where | mask file, inside | mask file, outside | `mask = "labelled"` | no mask          |
-|----------------------------|-------------------|--------------------|---------------------|------------------|
-| all leaves were drawn      | background        | background         | background          | background       |
-| one leaf x was not         | background, x     | background         | background, x       | background, x    |
-| several leaves were not    | these leaves      | background         | background or these | background or these |
+| an unlabelled voxel | inside a mask file | outside of it | `mask = "labelled"` | no mask       |
+|---------------------|--------------------|---------------|---------------------|---------------|
+| all leaves drawn    | background         | background    | background          | background    |
+| one leaf x not      | background, x      | background    | background, x       | background, x |
+| several not         | these leaves       | background    | background or these | as before     |
 
 A leaf counts as drawn when it is annotated, when an annotated leaf absorbs it, or when it is in a
 larger set that was drawn. What is withheld was drawn: with a mask, unlabelled voxels stay

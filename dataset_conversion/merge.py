@@ -74,8 +74,10 @@ def read_datasets(
     if undeclared := [number for number in silent if number not in tables]:
         listed = [given[number] for number in undeclared]
         raise LabelSetError(
-            f"nothing says what is annotated in which case of {', '.join(listed)}: give a table (--annotated "
-            f"{listed[0]}=FILE.csv), or --fully-annotated {' '.join(listed)} if all labels were drawn in every case"
+            f"nothing says what is annotated in which case of {', '.join(listed)}: give a table "
+            "(--annotated "
+            f"{listed[0]}=FILE.csv), or --fully-annotated {' '.join(listed)} if all labels were "
+            "drawn in every case"
         )
     datasets = []
     for number, (folder, content) in enumerate(zip(folders, contents, strict=True)):
@@ -108,14 +110,17 @@ def _chosen(option: str, name: str, keys: Sequence[set[str]], given: Sequence[st
 def _tables(
     options: Sequence[str], keys: Sequence[set[str]], given: Sequence[str], silent: Sequence[int]
 ) -> Iterator[tuple[int, str]]:
-    """The table of every data set that has one; FILE alone is about the one data set that needs it."""
+    """The table of every data set that has one; FILE alone is about the one data set that
+    needs it.
+    """
     for option in options:
         name, _, table = option.partition("=")
         if table:
             number = _chosen("--annotated", name, keys, given)
             if number not in silent:
                 raise LabelSetError(
-                    f"--annotated {option}: {given[number]} is declared already, by its dataset.json"
+                    f"--annotated {option}: {given[number]} is declared already, by its "
+                    "dataset.json"
                 )
             yield number, table
         elif len(silent) == 1:

@@ -100,7 +100,8 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
                     for sets in (members[region], found)
                 ]
                 raise LabelSetError(
-                    f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in {dataset.given}: rename it "
+                    f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in "
+                    f"{dataset.given}: rename it "
                     "in one dataset.json, or unite the labels with --label"
                 )
             order.setdefault(
@@ -143,7 +144,8 @@ def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: boo
     )
     if not united and len(datasets) > 1:
         lines.append(
-            "the data sets share no label by name: if two names mean one structure, unite them with "
+            "the data sets share no label by name: if two names mean one structure, unite them "
+            "with "
             f"--label '{datasets[-1].given}:{datasets[-1].contract.leaf_names[1]}="
             f"{datasets[0].contract.leaf_names[1]}'"
         )
@@ -197,7 +199,8 @@ def common_channels(
             f"{dataset.folder.name}: {', '.join(channels)}" for channels, dataset in found.items()
         )
         raise LabelSetError(
-            f"the data sets have different channels ({listed}): if they mean the same, use --channels"
+            f"the data sets have different channels ({listed}): if they mean the same, use "
+            "--channels"
         )
     channels = next(iter(found))
     if chosen is not None and len(chosen) != len(channels):

@@ -28,7 +28,9 @@ class Note(NamedTuple):
 
 
 def write_notes(path: Path, notes: Sequence[tuple[str, Note]]) -> None:
-    """All notes as a table, one line for every case and thing; no file if there is nothing to tell."""
+    """All notes as a table, one line for every case and thing; no file if there is nothing to
+    tell.
+    """
     if notes:
         write_text(
             path,

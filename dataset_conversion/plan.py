@@ -13,7 +13,7 @@ from nnunet_labelset.dataset_conversion.case_names import CaseNames, Renamed
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.dataset_conversion.sources.case_list import CaseRows, Row, read_case_list
+from nnunet_labelset.dataset_conversion.sources.case_list import CaseRow, CaseRows, read_case_list
 from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role, find_cases
 from nnunet_labelset.errors import LabelSetError, did_you_mean
@@ -46,7 +46,7 @@ class SourceCase:
     source: Source
     name: str  # in the source
     files: Mapping[Role, Path]
-    row: Row | None = None
+    row: CaseRow | None = None
     notes: tuple[Note, ...] = ()
     problems: tuple[str, ...] = ()
     dicom: PlannedCase | None = None
@@ -78,7 +78,7 @@ class Plan:
 
 def plan(
     sources: Sequence[Source],
-    rows: Mapping[tuple[str, str], Row],
+    rows: Mapping[tuple[str, str], CaseRow],
     options: Options,
     other_sources: Iterable[str] = (),
 ) -> Plan:

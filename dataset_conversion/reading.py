@@ -47,7 +47,8 @@ class CaseReader:
             array, place = read_voxels(path) if self.dicom is None else self.dicom.image()
             if np.iscomplexobj(array) or place.components != 1:
                 raise LabelSetError(
-                    f"{path}: expected one number per voxel, but got colours, vectors or complex ones"
+                    f"{path}: expected one number per voxel, but got colours, vectors or complex "
+                    "ones"
                 )
             if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # no writer writes them
                 array = array.astype(np.float64)
@@ -135,7 +136,8 @@ class CaseReader:
         overlap = int(np.count_nonzero(painted[inside]))
         if overlap and not self.job.overlap:
             self.result.problems.append(
-                f"{path}: {overlap} voxels belong to another structure too: 'overlap = \"last\"' lets later ones win"
+                f"{path}: {overlap} voxels belong to another structure too: 'overlap = \"last\"' "
+                "lets later ones win"
             )
         elif overlap:
             leaves = sorted(self.job.protocol.values[number])

@@ -21,7 +21,9 @@ from nnunet_labelset.nnunet.publish import JOURNAL, size_of
 
 
 def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[CaseResult, str]:
-    """Convert a case in a worker; return the result and its record, empty if nothing was written."""
+    """Convert a case in a worker; return the result and its record, empty if nothing was
+    written.
+    """
     if not write:
         return convert_case(job, None), ""
     stamp = fingerprint(job)

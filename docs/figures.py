@@ -20,7 +20,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
 from nnunet_labelset.report.colours import leaf_colour
-from nnunet_labelset.study.demo import DATASET, METHODS
+from nnunet_labelset.study.demo import DEMO_DATASET, METHODS
 from nnunet_labelset.study.phantom.data import BASIC
 from nnunet_labelset.study.phantom.volume import LEAVES
 from tests.helpers.imports import FLOOR, FLOORS, import_graph, room_of
@@ -38,7 +38,7 @@ def read(path: Path) -> np.ndarray:
 
 
 def main(demo: Path, output: Path) -> None:
-    raw = demo / "nnUNet_raw" / DATASET[1]
+    raw = demo / "nnUNet_raw" / DEMO_DATASET[1]
     image, truth = (
         read(raw / "imagesTs" / f"{CASE}_0000.nii.gz"),
         read(raw / "labelsTs" / f"{CASE}.nii.gz"),
@@ -114,18 +114,21 @@ def rooms(output: Path) -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 840 {len(floors) * height + 20}" '
         'font-family="sans-serif" font-size="15">'
         '<defs><marker id="tip" markerWidth="9" markerHeight="9" refX="8" refY="4" orient="auto">'
-        '<path d="M0,0 L9,4 L0,8 z" fill="#667"/></marker></defs><rect width="100%" height="100%" fill="white"/>'
+        '<path d="M0,0 L9,4 L0,8 z" fill="#667"/></marker></defs><rect width="100%" height="100%" '
+        'fill="white"/>'
     ]
     for room, targets in imported.items():
         for target in sorted(targets - implied[room]):
             (x, y), (to_x, to_y) = place[room], place[target]
             lines.append(
-                f'<line x1="{x:.0f}" y1="{y + 18:.0f}" x2="{to_x:.0f}" y2="{to_y - 18:.0f}" stroke="#667" '
+                f'<line x1="{x:.0f}" y1="{y + 18:.0f}" x2="{to_x:.0f}" y2="{to_y - 18:.0f}" '
+                'stroke="#667" '
                 'marker-end="url(#tip)"/>'
             )
     for room, (x, y) in place.items():
         lines.append(
-            f'<rect x="{x - width / 2:.0f}" y="{y - 18:.0f}" width="{width}" height="36" rx="6" fill="#e8eef7" '
+            f'<rect x="{x - width / 2:.0f}" y="{y - 18:.0f}" width="{width}" height="36" rx="6" '
+            'fill="#e8eef7" '
             f'stroke="#345"/><text x="{x:.0f}" y="{y + 5:.0f}" text-anchor="middle">{room}</text>'
         )
     (output / "rooms.svg").write_text("\n".join([*lines, "</svg>\n"]))

@@ -34,14 +34,15 @@ PICTURES = DOCS / "images" / "tutorial"
 def commands_page() -> str:
     """Every verb with its options, as its parser knows them."""
     parts = [
-        "# Commands\n\n`nnunet_labelset VERB ...`. This page is generated from the program's own parsers.\n"
+        "# Commands\n\n`nnunet_labelset VERB ...`. This page is generated from the program's own "
+        "parsers.\n"
     ]
     for verb, summary in VERBS.items():
         parser = argparse.ArgumentParser(prog=f"nnunet_labelset {verb}", add_help=False)
         module_of(verb).configure(parser)
-        parts.append(
-            f"\n## {verb}\n\n{summary if summary.startswith('nnUNet') else summary[0].upper() + summary[1:]}.\n\n"
-        )
+        if not summary.startswith("nnUNet"):
+            summary = summary[0].upper() + summary[1:]
+        parts.append(f"\n## {verb}\n\n{summary}.\n\n")
         parts.append(f"{_table(parser)}\n" if parser._actions else "No options.\n")
         if parser.epilog:
             parts.append(f"\n```text\n{parser.epilog.strip()}\n```\n")

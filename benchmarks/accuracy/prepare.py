@@ -1,4 +1,6 @@
-"""From the cases of a study to preprocessed data sets of nnU-Net, one for each way to treat gaps."""
+"""From the cases of a study to preprocessed data sets of nnU-Net, one for each way to treat
+gaps.
+"""
 
 from __future__ import annotations
 

@@ -108,7 +108,8 @@ def scores_of(
     predicted: np.ndarray, reference: np.ndarray, names: tuple[str, ...]
 ) -> dict[str, dict[str, float | None]]:
     """Dice in %, the false islands (components of the prediction that touch nothing of the label),
-    and the predicted voxels that are another label. Voxels of a natural gap (the value after the last label) count nowhere.
+    and the predicted voxels that are another label. Voxels of a natural gap (the value after the
+    last label) count nowhere.
     """
     known = reference <= len(names)
     scores = {}

@@ -346,7 +346,7 @@ STUDIES["openkbp_swapped"] = replace(STUDIES["openkbp"], cases=partial(openkbp, 
 # Patches that show few organs at a time, as those of whole-body images.
 STUDIES["openkbp_patches"] = replace(STUDIES["openkbp"], patch=(16, 24, 24), features=(16, 32, 64))
 
-# Slices with small networks: a training with nnU-Net's own optimiser reaches its plateau in minutes.
+# Slices with small networks: nnU-Net's own optimiser reaches its plateau in minutes.
 SMALL = (12, 24, 48, 96)
 STUDIES["hippocampus_2d"] = replace(
     STUDIES["hippocampus"], patch=(56, 40), features=SMALL, mirror=(1,), batch=4

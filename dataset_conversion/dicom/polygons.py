@@ -132,7 +132,9 @@ def _bounding_box(
 
 @dataclass(frozen=True)
 class _Edges:
-    """Edges from `start` to `end` (E, 2), their slice (`layer`) in the box, and the sign of their polygon."""
+    """Edges from `start` to `end` (E, 2), their slice (`layer`) in the box, and the sign of their
+    polygon.
+    """
 
     start: np.ndarray
     end: np.ndarray

@@ -19,7 +19,7 @@ COLUMNS = ("case", "name", "source", "part", "annotated")
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """One case; what a cell leaves empty follows the source."""
 
     case: str
@@ -33,7 +33,7 @@ class Row:
 
 def read_case_list(
     path: Path, leaves: tuple[str, ...], channels: tuple[str, ...] = (), folder: Path | None = None
-) -> dict[tuple[str, str], Row]:
+) -> dict[tuple[str, str], CaseRow]:
     """Return the rows of a case list by (source, case).
 
     With `channels`, the columns image, label and mask are read as well.
@@ -42,7 +42,7 @@ def read_case_list(
     images = _image_columns(channels)
     known = [*COLUMNS, *images, *(("label", "mask") if channels else ())]
     _check_columns(list(table[0]), known, ["case", *images], path)
-    rows: dict[tuple[str, str], Row] = {}
+    rows: dict[tuple[str, str], CaseRow] = {}
     for line in table:
         cells = dict.fromkeys(known, "") | line
         row = _read_row(cells, line.where, leaves)
@@ -76,7 +76,7 @@ def _check_columns(
             )
 
 
-def _read_row(cells: Mapping[str, str], where: str, leaves: tuple[str, ...]) -> Row:
+def _read_row(cells: Mapping[str, str], where: str, leaves: tuple[str, ...]) -> CaseRow:
     if not cells["case"]:
         raise LabelSetError(f"{where}: no case name")
     if cells["part"] not in ("", TRAINING, TEST):
@@ -86,7 +86,7 @@ def _read_row(cells: Mapping[str, str], where: str, leaves: tuple[str, ...]) -> 
     annotated = None
     if cells["annotated"]:
         annotated = listed_leaves(cells["annotated"], leaves, f"{where}: annotated")
-    return Row(
+    return CaseRow(
         case=cells["case"],
         where=where,
         name=cells["name"],
@@ -103,14 +103,14 @@ class CaseRows:
     With `lost_zeros`, a row `1` is also about a case `001`: spreadsheets drop the zeros.
     """
 
-    def __init__(self, rows: Mapping[tuple[str, str], Row], lost_zeros: bool = False) -> None:
+    def __init__(self, rows: Mapping[tuple[str, str], CaseRow], lost_zeros: bool = False) -> None:
         self.rows = rows
         self.lost_zeros = lost_zeros
         self.users: dict[
             tuple[str, str], list[tuple[str, str]]
         ] = {}  # the cases that each row is about
 
-    def find(self, source: str, *names: str) -> Row | None:
+    def find(self, source: str, *names: str) -> CaseRow | None:
         """Return the row of a case, which the list may call by any of its names.
 
         The first name is the one in the data set.

@@ -34,8 +34,9 @@ from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets")))
 SOURCE_KEYS = {
-    "like", "description", "folder", "part", "case", "prefix", "image", "label", "mask", "exclude", "cases", "labels",
-    "annotated", "varies", "absorbs", "overlap", "first_volume", "replace_nan", "kind",
+    "like", "description", "folder", "part", "case", "prefix", "image", "label", "mask", "exclude",
+    "cases", "labels", "annotated", "varies", "absorbs", "overlap", "first_volume", "replace_nan",
+    "kind",
     *dicom_rules.KEYS,
 }  # fmt: skip
 
@@ -300,7 +301,8 @@ def _read_label_space(content: Mapping[str, Any], leaves: tuple[str, ...], where
     }
     if "regions_class_order" not in content:
         raise LabelSetError(
-            f"{where}: regions_class_order: expected {len(members)} labels, one for each of {', '.join(members)}"
+            f"{where}: regions_class_order: expected {len(members)} labels, one for each of "
+            f"{', '.join(members)}"
         )
     order = get_texts(content, "regions_class_order", where)
     leaf_set(order, leaves, f"{where}: regions_class_order")

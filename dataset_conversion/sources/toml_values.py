@@ -39,7 +39,8 @@ def get_table(table: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
     value = table.get(key)
     if not isinstance(value, dict) or not value:
         raise LabelSetError(
-            f"{where}: {key}: expected a table [{where.rpartition(' ')[2]}.{key}], but got {value!r}"
+            f"{where}: {key}: expected a table [{where.rpartition(' ')[2]}.{key}], but got "
+            f"{value!r}"
         )
     return value
 
@@ -63,7 +64,8 @@ def get_regex(table: Mapping[str, Any], key: str, where: str, default: str) -> s
         raise LabelSetError(f"{where}: {key}: not a regular expression: {error}") from None
     if named:
         raise LabelSetError(
-            f"{where}: {key}: named groups such as '{next(iter(named))}' cannot be used here: (?:...)"
+            f"{where}: {key}: named groups such as '{next(iter(named))}' cannot be used here: "
+            "(?:...)"
         )
     return regex
 

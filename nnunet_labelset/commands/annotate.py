@@ -279,7 +279,8 @@ def _suggest(args: argparse.Namespace, data: LabelledDataset) -> None:
         )
     write_text(target, suggestion(data, read_all_values(data, args.np), args.separator))
     print(
-        f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is absent may "
+        f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is absent "
+        "may "
         f"have been forgotten, or looked for and not found.\nCorrect it (yes: it was looked for; "
         f"no: it was not), then:\nnnunet_labelset annotate -d {args.d} --annotated {target}"
     )

@@ -17,8 +17,11 @@ from nnunet_labelset.nnunet.publish import dataset_folder
 from nnunet_labelset.nnunet.raw import read_dataset
 from nnunet_labelset.nnunet.recommendation import next_commands_with_plans
 
-EPILOG = """Train every fold of the model with --npz before. Completed cases are copies for training; validation keeps
-the cases as people annotated them, in the same folds. A second round takes a model trained on the new data set."""
+EPILOG = """\
+Train every fold of the model with --npz before. Completed cases are copies for training;
+validation keeps the cases as people annotated them, in the same folds. A second round takes a
+model trained on the new data set.
+"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +63,8 @@ def run(args: argparse.Namespace) -> None:
     print("\n".join(notes))
     number = len(originals(read_json(target / DATASET)))
     print(
-        f"{number} completed case(s) beside the annotated ones in {target}; folds and plans in {preprocessed}"
+        f"{number} completed case(s) beside the annotated ones in {target}; folds and plans in "
+        f"{preprocessed}"
     )
     print("\n".join(["next:", *next_commands_with_plans(new_id, args.p, args.c, args.tr)]))
 

@@ -23,8 +23,9 @@ from nnunet_labelset.nnunet.publish import Target, dataset_folder
 
 EPILOG = """\
 examples:
-  nnunet_labelset convert -d 27 -n FetalBrain --source atlas=/data/atlas --source leuven_controls=/data/leuven \\
-      --annotated annotated.csv --test-source feta=/data/feta_2.4
+  nnunet_labelset convert -d 27 -n FetalBrain --source atlas=/data/atlas \\
+      --source leuven_controls=/data/leuven --annotated annotated.csv \\
+      --test-source feta=/data/feta_2.4
   nnunet_labelset convert -d 30 -n Abdomen -m abdomen.toml
   nnunet_labelset convert --presets
 """
@@ -58,14 +59,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--annotated",
         type=Path,
         metavar="FILE.csv",
-        help="one row per case: case, annotated (labels separated by ';', or 'all'); optional: source, part",
+        help="one row per case: case, annotated (labels separated by ';', or 'all'); "
+        "optional: source, part",
     )
     parser.add_argument(
         "--infer-annotated",
         action="store_true",
         help="where annotation varies from case to case, what occurs in a file is annotated in it",
     )
-    complete = "in these sources or cases, what is unlabelled inside the mask is background, however much it is"
+    complete = (
+        "in these sources or cases, what is unlabelled inside the mask is background, "
+        "however much it is"
+    )
     add_names(parser, "--fully-annotated", "NAME", complete)
     add_names(
         parser,

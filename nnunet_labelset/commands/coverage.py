@@ -53,7 +53,8 @@ def run(args: argparse.Namespace) -> None:
     )
     if args.o and style is None:
         raise LabelSetError(
-            f"-o {args.o}: expected an ending of {', '.join((*FORMATS.values(), *PICTURES))}, or --format"
+            f"-o {args.o}: expected an ending of {', '.join((*FORMATS.values(), *PICTURES))}, or "
+            "--format"
         )
     shown, note = (rows, "") if args.o or style not in (None, "text") else shortened(rows)
     text = format_table(shown, style or "text") + note

@@ -79,7 +79,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add("--into", type=int, metavar="ID", help="id of the data set that --withhold writes")
     add_processes(parser)
-    parser.epilog = "Then: cd FOLDER; snakemake (add -n to see the plan, --executor slurm for a cluster). Needs: pip install 'nnunet_labelset[study]'."
+    parser.epilog = (
+        "Then: cd FOLDER; snakemake (add -n to see the plan, --executor slurm for a cluster). "
+        "Needs: pip install 'nnunet_labelset[study]'."
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -92,7 +95,8 @@ def run(args: argparse.Namespace) -> None:
     if args.withhold is not None:
         folder = withhold(args.d, args.withhold, args.into, args.np)
         print(
-            f"{folder.name}: written; see what it annotates: nnunet_labelset coverage -d {args.into}"
+            f"{folder.name}: written; see what it annotates: nnunet_labelset coverage -d "
+            f"{args.into}"
         )
         study = replace(study, dataset=folder.name)
     output = study.write()

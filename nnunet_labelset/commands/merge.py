@@ -35,7 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "datasets", nargs="+", metavar="DATASET", help="ids, names or folders of data sets"
     )
     add_target(parser)
-    annotated = "what is annotated in which case of a data set without label-sets: case, annotated; repeatable"
+    annotated = (
+        "what is annotated in which case of a data set without label-sets: case, annotated; "
+        "repeatable"
+    )
     add_repeatable(parser, "--annotated", "[DATASET=]FILE.csv", annotated)
     complete = "data sets without label-sets in which every label was drawn in every case"
     add_names(parser, "--fully-annotated", "DATASET", complete)

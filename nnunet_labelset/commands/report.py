@@ -27,7 +27,8 @@ def _models(folders: Sequence[str]) -> dict[str, list[Curves]]:
         curves = read_curves(folder)
         if not curves:
             raise LabelSetError(
-                f"{folder}: no {fold_name('*')}/{LOGS} with a finished epoch: expected a model folder"
+                f"{folder}: no {fold_name('*')}/{LOGS} with a finished epoch: expected a model "
+                "folder"
             )
         name = Path(folder).absolute().name
         models[name if name not in models else str(folder)] = curves
@@ -82,7 +83,8 @@ def run(args: argparse.Namespace) -> None:
     )
     if unknown := [case for case in args.cases if case not in report.cases]:
         raise LabelSetError(
-            f"--cases {some(unknown)}: not in all result sets{did_you_mean(unknown[0], report.cases)}"
+            f"--cases {some(unknown)}: not in all result "
+            f"sets{did_you_mean(unknown[0], report.cases)}"
         )
     for line in report.stale:
         print(f"scores are out of date, as the report says: {line}", file=sys.stderr)

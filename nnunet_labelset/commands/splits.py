@@ -60,7 +60,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--subject",
         metavar="PATTERN|COLUMN",
-        help="keep the cases of a subject together: a regular expression whose first group names the subject in the "
+        help="keep the cases of a subject together: a regular expression whose first group names "
+        "the subject in the "
         "case name, such as '(sub-[0-9]+)', or a column of --table",
     )
     parser.add_argument(
@@ -180,7 +181,8 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
         COMPLETED in dataset_json
     ):  # its copies are for training only, and each belongs to the fold that made it
         raise LabelSetError(
-            f"{folder}: completed by a model: keep the {SPLITS} that 'nnunet_labelset complete' wrote; "
+            f"{folder}: completed by a model: keep the {SPLITS} that 'nnunet_labelset complete' "
+            "wrote; "
             "if it is lost, complete again"
         )
     if (folder / REFERENCES).is_dir():

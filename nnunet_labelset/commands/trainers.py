@@ -27,5 +27,6 @@ def run(args: argparse.Namespace) -> None:
     for name, words in lines.items():
         print(f"{name:<{max(map(len, lines))}}  {words}")
     print(
-        f"Append a length ({', '.join(LENGTHS)}), then {NO_MIRRORING} for labels that differ by side"
+        f"Append a length ({', '.join(LENGTHS)}), then {NO_MIRRORING} for labels that differ by "
+        "side"
     )

@@ -28,7 +28,8 @@ def originals(dataset_json: Mapping[str, Any]) -> dict[str, str]:
         isinstance(entry, Mapping) and isinstance(entry.get("of"), str) for entry in cases.values()
     ):
         raise LabelSetError(
-            f"Expected '{COMPLETED}.cases' in dataset.json to name for each case the one it is made of"
+            f"Expected '{COMPLETED}.cases' in dataset.json to name for each case the one it is "
+            "made of"
         )
     return {str(case): entry["of"] for case, entry in cases.items()}
 

@@ -97,7 +97,8 @@ class Contract:
                 ", ..." if len(missing) > 5 else ""
             )
             raise LabelSetError(
-                f"{len(missing)} case(s) without a protocol: {shown}: add them to {BLOCK}.cases in dataset.json"
+                f"{len(missing)} case(s) without a protocol: {shown}: add them to {BLOCK}.cases in "
+                "dataset.json"
             )
 
     @classmethod

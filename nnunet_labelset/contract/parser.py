@@ -66,7 +66,8 @@ def parse_labels(
     for name, value in labels.items():
         if isinstance(value, (list, tuple)):
             parsed.wrong(
-                f"label '{name}' is a region {value!r}: say which leaf each value is, in {BLOCK}.leaves with "
+                f"label '{name}' is a region {value!r}: say which leaf each value is, in "
+                f"{BLOCK}.leaves with "
                 f"{BLOCK}.version {REGIONS_VERSION}"
             )
             return parsed
@@ -252,7 +253,8 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
     block = dataset_json.get(BLOCK)
     if block is None:
         parsed.wrong(
-            f"dataset.json has no '{BLOCK}' block, so nothing says what is annotated in which case: write one with "
+            f"dataset.json has no '{BLOCK}' block, so nothing says what is annotated in which "
+            "case: write one with "
             f"'nnunet_labelset annotate', or the whole data set with 'convert' or 'merge'"
         )
         return parsed
@@ -274,7 +276,8 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
     for key in ("protocols", "cases"):
         if not isinstance(block.get(key), Mapping):
             parsed.wrong(
-                f"Expected {BLOCK}.{key} in dataset.json to be an object, but got {_short(block.get(key))}"
+                f"Expected {BLOCK}.{key} in dataset.json to be an object, but got "
+                f"{_short(block.get(key))}"
             )
             return parsed
     for name, protocol in block["protocols"].items():
@@ -282,7 +285,8 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
             _parse_protocol(parsed, str(name), protocol)
         else:
             parsed.wrong(
-                f"Expected protocol '{name}' to be an object of value -> leaves, but got {protocol!r}"
+                f"Expected protocol '{name}' to be an object of value -> leaves, but got "
+                f"{protocol!r}"
             )
     for case, name in block["cases"].items():
         if isinstance(name, str) and name in parsed.protocols:

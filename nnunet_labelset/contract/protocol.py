@@ -58,7 +58,9 @@ class Protocol:
 
     @classmethod
     def complete(cls, num_leaves: int, has_ignore: bool) -> Protocol:
-        """Return the protocol in which every leaf stands for itself, and `ignore` for all leaves."""
+        """Return the protocol in which every leaf stands for itself, and `ignore` for all
+        leaves.
+        """
         sets = tuple(frozenset([leaf]) for leaf in range(num_leaves))
         ignore = (frozenset(range(num_leaves)),) if has_ignore else ()
         return cls(sets + ignore, num_leaves)

@@ -1,4 +1,4 @@
-"""Store label-sets as values, so that `Protocol.annotated` holds exactly the leaves that were drawn.
+"""Store label-sets as values; `Protocol.annotated` then holds exactly the leaves that were drawn.
 
 Every verb that writes label maps stores its label-sets here. Pure Python on sets of leaves.
 """

@@ -1,4 +1,6 @@
-"""`nnunet_labelset explain`: what every value of a case may be, and why a label counts as annotated."""
+"""`nnunet_labelset explain`: what every value of a case may be, and why a label counts as
+annotated.
+"""
 
 from __future__ import annotations
 

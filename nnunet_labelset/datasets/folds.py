@@ -87,7 +87,8 @@ def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split
     if len(free) < k:
         why = f" ({len(kept)} more must always be trained on)" if kept else ""
         raise LabelSetError(
-            f"{k} folds are impossible with {len(free)} subject(s){why}: choose a smaller -k or --random"
+            f"{k} folds are impossible with {len(free)} subject(s){why}: choose a smaller -k or "
+            "--random"
         )
     safe = frozenset(leaf for subject in kept for leaf in subject.leaves)
     for attempt in range(ATTEMPTS):
@@ -100,7 +101,8 @@ def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split
         if _spread_leaves(folds, safe):
             return [_split(subjects, fold.members) for fold in folds]
     raise LabelSetError(
-        f"no {k} folds were found that all train on every leaf, because too few subjects annotate some leaves: "
+        f"no {k} folds were found that all train on every leaf, because too few subjects annotate "
+        "some leaves: "
         "choose a larger -k or --random"
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.results import Comparison
-from nnunet_labelset.evaluation.statistics import EFFECT, FEW_CASES, TEST
+from nnunet_labelset.evaluation.statistics import EFFECT, FEW_CASES, WILCOXON_TEST
 
 EFFECT_NOTE = (
     f"The effect r is the {EFFECT} of the differences, positive if the first method has the larger "
@@ -36,7 +36,7 @@ def notes(compared: Comparison) -> list[str]:
         "least one method has it, the same for all methods.",
         "Mean: over the labels of a case, then over the cases; unions and regions are not part "
         "of it.",
-        f"* better, † worse than {compared.baseline} ({TEST}, p < {compared.alpha:g}).",
+        f"* better, † worse than {compared.baseline} ({WILCOXON_TEST}, p < {compared.alpha:g}).",
         _correction(compared),
         f"{KNOWN_WRONG.title}: voxels predicted outside of their label-set, as a percentage of "
         "voxels with at least one excluded label.",

@@ -22,7 +22,9 @@ from nnunet_labelset.io.text import some
 
 @dataclass(frozen=True)
 class Pair:
-    """A reference and its prediction, what the values of the reference may be, and what to score."""
+    """A reference and its prediction, what the values of the reference may be, and what to
+    score.
+    """
 
     case: str
     protocol_name: str
@@ -37,7 +39,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs in the order of their names, cases without prediction, predictions without reference."""
+    """Pairs in the order of their names, cases without prediction, predictions without
+    reference.
+    """
 
     pairs: tuple[Pair, ...]
     missing: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""metrics.json, read and checked: whoever has an Evaluation need not ask again whether it is whole."""
+"""metrics.json, read and checked: whoever has an Evaluation need not ask again whether it is
+whole.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ DESCRIPTION = tuple(field.name for field in fields(Description))
 AGREEMENT = ("bias", "agreement_low", "agreement_high", "ccc")
 CELL = ("method", "leaf", "metric", *DESCRIPTION, "n_absent", "best", "mark")
 TESTED = tuple(field.name for field in fields(Difference))
-TEST = (
+TEST_COLUMNS = (
     "a",
     "b",
     "baseline",
@@ -145,8 +145,8 @@ def comparison_csv(compared: Comparison) -> tuple[str, str]:
             ([getattr(cell, name) for name in CELL] for cell in compared.cells),
         ),
         csv_text(
-            [heads.get(name, name) for name in TEST],
-            ([getattr(test, name) for name in TEST] for test in compared.tests),
+            [heads.get(name, name) for name in TEST_COLUMNS],
+            ([getattr(test, name) for name in TEST_COLUMNS] for test in compared.tests),
         ),
     )
 

@@ -365,7 +365,9 @@ def _read(pair: Pair, reader: Any) -> tuple[np.ndarray, np.ndarray, list[float]]
 
 
 def checked_labels(voxels: np.ndarray, path: str, num_values: int) -> np.ndarray:
-    """Return small integers, because a volume may be large; other values than labels are an error."""
+    """Return small integers, because a volume may be large; other values than labels are an
+    error.
+    """
     array = integer_array(voxels, path, allow_nan=False)
     if array.min(initial=0) < 0 or array.max(initial=0) >= num_values:
         unknown = np.unique(array[(array < 0) | (array >= num_values)])

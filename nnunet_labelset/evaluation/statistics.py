@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 import scipy  # loads its rooms when they are used: workers that score a case need no statistics
 
-TEST = "two-sided Wilcoxon signed-rank test"
+WILCOXON_TEST = "two-sided Wilcoxon signed-rank test"
 EFFECT = "matched-pairs rank-biserial correlation"
 RESAMPLES, SEED = 10_000, 20_210
 FEW_CASES = 20  # below, a bootstrap interval is too narrow
@@ -148,7 +148,7 @@ def agreement(reference: Sequence[float], predicted: Sequence[float]) -> Agreeme
 
 @dataclass(frozen=True)
 class Difference:
-    """Two methods on the same cases, `b - a`, with the `TEST` of it; None where it cannot be done.
+    """Two methods on the same cases, `b - a`, and its `WILCOXON_TEST`; None where it cannot be done.
 
     `n_pairs` is the number of cases, or of patients that have several. `low` to `high` is the 95 %
     confidence interval of the mean difference. `effect` is the `EFFECT`: the rank sum of the cases

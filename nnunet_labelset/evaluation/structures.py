@@ -91,7 +91,9 @@ def structures_of(
 
 
 def foreground(contract: Contract) -> dict[Any, str]:
-    """Return what the mean is over, as nnU-Net calls it: labels by value, regions by their labels."""
+    """Return what the mean is over, as nnU-Net calls it: labels by value, regions by their
+    labels.
+    """
     if contract.regions is not None:
         keys = {name: tuple(sorted(members)) for name, members in contract.regions.items()}
         return {key if len(key) > 1 else key[0]: name for name, key in keys.items()}

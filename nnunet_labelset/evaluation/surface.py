@@ -308,7 +308,9 @@ def _shells(spacing: tuple[float, ...]) -> list[tuple[float, np.ndarray]]:
 def _by_rows(
     at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
 ) -> np.ndarray:
-    """With a tree of the rows around `at` alone, and of more where nothing is as near as their end."""
+    """With a tree of the rows around `at` alone, and of more where nothing is as near as
+    their end.
+    """
     distances, piece, row = np.full(len(at), np.inf), np.arange(len(at)), math.prod(shape[1:])
     first, last, reach = int(at[0]) // row, int(at[-1]) // row, 8
     while len(piece):

@@ -1,4 +1,6 @@
-"""metrics.json of version 2 (nnunet_labelset 0.2) as today's classes; averages are computed anew."""
+"""metrics.json of version 2 (nnunet_labelset 0.2) as today's classes; averages are computed
+anew.
+"""
 
 from __future__ import annotations
 

@@ -161,7 +161,8 @@ def check_name(name: str, what: str) -> str:
     """A name that is safe as part of a file name inside the target folder."""
     if not SAFE_NAME.fullmatch(name):
         raise LabelSetError(
-            f"{what} '{name}': expected letters, digits, '_', '-', '+' and '.', starting with a letter or digit"
+            f"{what} '{name}': expected letters, digits, '_', '-', '+' and '.', starting with a "
+            "letter or digit"
         )
     if len(name) > 200:
         raise LabelSetError(

@@ -89,7 +89,9 @@ def check_promise(path: Path, expected: int, stored: int, zipped: bool) -> None:
 
 
 def unzip(content: bytes, most: int) -> bytes:
-    """At most `most` bytes; in one go, which is fastest, unless the file has several parts (bgzip)."""
+    """At most `most` bytes; in one go, which is fastest, unless the file has several parts
+    (bgzip).
+    """
     unzip = zlib.decompressobj(31)
     found = unzip.decompress(content, most + 1)  # the one more makes zlib compare the checksum
     if unzip.eof and len(found) < most and unzip.unused_data.strip(b"\0"):
@@ -113,7 +115,10 @@ def forms_differ(header: Header) -> str:
     apart = np.linalg.norm(corners @ (sform - qform).T, axis=1).max()
     if not apart > FORMS_APART * nibabel.affines.voxel_sizes(sform).min():
         return ""
-    return f"qform and sform in its header are up to {apart:.3g} mm apart, and programs differ in which one they take"
+    return (
+        f"qform and sform in its header are up to {apart:.3g} mm apart, and programs differ in "
+        "which one they take"
+    )
 
 
 def nearest_place(
@@ -130,7 +135,8 @@ def nearest_place(
     shear = np.abs(direction - cosines).max()
     if not shear < SHEAR:
         raise ValueError(
-            f"the axes in its header are not at right angles (off by {shear:.2g}): resample the volume"
+            f"the axes in its header are not at right angles (off by {shear:.2g}): resample the "
+            "volume"
         )
     why = (
         "NIfTI-2"

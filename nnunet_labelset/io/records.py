@@ -123,6 +123,7 @@ def _expect(kind: Any, content: Any, where: str) -> Any:
     if not good or (kind is float and not math.isfinite(content)):
         shown = repr(content)
         raise LabelSetError(
-            f"{where.rstrip(':')}: expected {WORDS[kind]}, but got {shown[:40]}{'...' if len(shown) > 40 else ''}"
+            f"{where.rstrip(':')}: expected {WORDS[kind]}, but got "
+            f"{shown[:40]}{'...' if len(shown) > 40 else ''}"
         )
     return content

@@ -1,4 +1,6 @@
-"""Tables about cases (`participants.tsv`, CSV of any spreadsheet): rows, and a column by case name."""
+"""Tables about cases (`participants.tsv`, CSV of any spreadsheet): rows, and a column by case
+name.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,8 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
         name, entry = row[names[0]], row[column]
         if name and entries.setdefault(name, entry) != entry:
             raise LabelSetError(
-                f"{path}: '{name}' is listed with different entries: '{entries[name]}' and '{entry}'"
+                f"{path}: '{name}' is listed with different entries: '{entries[name]}' and "
+                f"'{entry}'"
             )
     found = {}
     cases = list(cases)
@@ -152,7 +155,8 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
             found[case] = entries[key]
     if not found:
         raise LabelSetError(
-            f"{path}: no line is about any case: column '{names[0]}' has {some(entries, 3)}; cases are {some(cases, 3)}"
+            f"{path}: no line is about any case: column '{names[0]}' has {some(entries, 3)}; cases "
+            f"are {some(cases, 3)}"
         )
     return found
 

@@ -78,7 +78,9 @@ def _read_itk(path: Path) -> Volume:
 
 
 def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
-    """Header against file size. ITK fills Analyze pairs and GIPL files up, and asks for any memory."""
+    """Header against file size. ITK fills Analyze pairs and GIPL files up, and asks for any
+    memory.
+    """
     if path.suffix in (".hdr", ".img"):
         voxels = path.with_suffix(".img")
         if voxels.is_file():
@@ -113,7 +115,9 @@ def _image(array: np.ndarray, place: Place) -> sitk.Image:
 
 
 def oriented(volume: Volume, axes: str) -> Volume:
-    """A 3D volume with its axes in the order of ITK's letters, such as LPS; any other one as it is."""
+    """A 3D volume with its axes in the order of ITK's letters, such as LPS; any other one as
+    it is.
+    """
     if len(volume.place.size) != 3:
         return volume
     image = sitk.DICOMOrient(_image(*volume), axes)

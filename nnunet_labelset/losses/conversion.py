@@ -65,7 +65,8 @@ def to_label_set_loss(
     ) -> Tensor:
         if label_sets is None:
             raise LabelSetError(
-                "Expected `label_sets`: give them to to_label_set_loss or to the loss that it returns"
+                "Expected `label_sets`: give them to to_label_set_loss or to the loss that it "
+                "returns"
             )
         soft = soft_target(target, label_sets, probabilities.dtype)
         return loss_fn(marginalize(probabilities, target, label_sets), soft)
@@ -94,7 +95,8 @@ class AxiomCheck:
         if self.losses is None:
             return "the label-set axiom holds in every trial"
         return (
-            f"the label-set axiom is broken: two predictions with equal Phi(p; g) have losses {self.losses[0]:.6g} and "
+            "the label-set axiom is broken: two predictions with equal Phi(p; g) have losses "
+            f"{self.losses[0]:.6g} and "
             f"{self.losses[1]:.6g}"
         )
 
@@ -149,7 +151,8 @@ def _membership(
         expected = (len(target), label_sets.num_leaves, *target.shape[2:])
         if probabilities.shape != expected:
             raise LabelSetError(
-                f"Expected `probabilities` of shape {expected}, but got {tuple(probabilities.shape)}"
+                f"Expected `probabilities` of shape {expected}, but got "
+                f"{tuple(probabilities.shape)}"
             )
     indices = as_indices(target, label_sets.num_sets)[:, 0]
     return label_sets.membership.to(target.device)[indices].movedim(-1, 1)

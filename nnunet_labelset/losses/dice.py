@@ -21,8 +21,8 @@ class DiceTables(NamedTuple):
     `Phi(p; g)` if `marginal` is set. Nothing else is computed, so that a new loss need not say what
     it needs: its tables do.
 
-    >>> membership = torch.eye(2)
-    >>> DiceTables(intersection=membership, reference=membership, prediction=torch.ones(2, 2)).marginal
+    >>> leaf = torch.eye(2)
+    >>> DiceTables(intersection=leaf, reference=leaf, prediction=torch.ones(2, 2)).marginal
     False
     """
 

@@ -83,7 +83,8 @@ class LabelSets:
             for value, leaves in enumerate(map(set, protocol.sets)):
                 if not leaves or not leaves <= known:
                     raise LabelSetError(
-                        f"protocol '{name}', value {value}: expected at least one leaf of 0..{self.num_leaves - 1}, "
+                        f"protocol '{name}', value {value}: expected at least one leaf of "
+                        f"0..{self.num_leaves - 1}, "
                         f"but got {sorted(leaves)}"
                     )
         sets: dict[LabelSet, int] = {frozenset([leaf]): leaf for leaf in range(self.num_leaves)}
@@ -172,11 +173,13 @@ class LabelSets:
             rows = [0] * len(target)
         elif cases is None:
             raise LabelSetError(
-                "Expected `cases`, the case of every sample: what a value stands for differs by case"
+                "Expected `cases`, the case of every sample: what a value stands for differs by "
+                "case"
             )
         elif len(cases) != len(target):
             raise LabelSetError(
-                f"Expected `cases` to name {len(target)} cases, one per sample, but got {len(cases)}"
+                f"Expected `cases` to name {len(target)} cases, one per sample, but got "
+                f"{len(cases)}"
             )
         else:
             rows = [self._row(case) for case in cases]

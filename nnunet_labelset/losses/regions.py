@@ -73,7 +73,8 @@ class RegionLoss(nn.Module):
             or target.shape != (len(logits), 1, *logits.shape[2:])
         ):
             raise LabelSetError(
-                f"Expected `logits` of shape (B, {regions}, *S), one channel per region, and `target` (B, 1, *S), "
+                f"Expected `logits` of shape (B, {regions}, *S), one channel per region, and "
+                "`target` (B, 1, *S), "
                 f"but got {tuple(logits.shape)} and {tuple(target.shape)}"
             )
         indices = as_indices(target, count)[:, 0]

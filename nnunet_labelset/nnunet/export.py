@@ -66,7 +66,7 @@ CHECKPOINT_KEYS = (
     "current_epoch",
 )
 
-PREDICT = Path(__file__).parent / "scripts" / "predict_logits.py"
+PREDICT_SCRIPT = Path(__file__).parent / "scripts" / "predict_logits.py"
 
 
 def export(
@@ -165,7 +165,8 @@ def how_to_predict(model: Path, archive: str, folds: list[str], postprocessing: 
     if postprocessing is not None:
         folder = f"${names.RESULTS}/{model.parent.name}/{model.name}"
         lines.append(
-            f"  {names.APPLY_POSTPROCESSING} -i OUTPUT -o POSTPROCESSED -pp_pkl_file {folder}/{postprocessing} "
+            f"  {names.APPLY_POSTPROCESSING} -i OUTPUT -o POSTPROCESSED -pp_pkl_file "
+            f"{folder}/{postprocessing} "
             f"-plans_json {folder}/{names.PLANS} -dataset_json {folder}/{names.DATASET}"
         )
     return "\n".join(lines)
@@ -243,10 +244,11 @@ def _predict(folder: Path, folds: list[str], output: Path, with_plugin: bool) ->
     }
     if with_plugin:
         environment[names.EXTERNAL_TRAINERS] = external_trainers()
-    command = [sys.executable, str(PREDICT), str(folder), ",".join(folds), str(output)]
+    command = [sys.executable, str(PREDICT_SCRIPT), str(folder), ",".join(folds), str(output)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise LabelSetError(
-            f"{folder}: prediction failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+            f"{folder}: prediction failed: "
+            f"{(done.stderr.strip().splitlines() or ['no message'])[-1]}"
         )
     return np.load(output)

@@ -197,7 +197,9 @@ def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
 
 
 def _unpack(model: Path, fold: str | None, scratch: Path) -> tuple[Path, Path]:
-    """Unpack plans, dataset.json and one checkpoint; returns the model folder and the checkpoint."""
+    """Unpack plans, dataset.json and one checkpoint; returns the model folder and the
+    checkpoint.
+    """
     try:
         with zipfile.ZipFile(model) as archive:
             names = [name for name in archive.namelist() if ".." not in Path(name).parts]
@@ -218,7 +220,8 @@ def _model_in_zip(model: Path, names: Sequence[str]) -> Path:
     if len(models) != 1:
         listed = some(path.name for path in models) or "none"
         raise LabelSetError(
-            f"{model}: expected one model in the zip, but got {listed}: unzip it and give its folder"
+            f"{model}: expected one model in the zip, but got {listed}: unzip it and give its "
+            "folder"
         )
     return models[0]
 
@@ -236,7 +239,8 @@ def _checkpoint(model: Path, files: Iterable[Path], fold: str | None) -> Path:
     folds = trained_folds(files)
     if not folds or (fold is not None and fold not in folds):
         raise LabelSetError(
-            f"{model}: fold {fold or '0'} is not trained to its end; trained: {some(folds) or 'none'}"
+            f"{model}: fold {fold or '0'} is not trained to its end; trained: "
+            f"{some(folds) or 'none'}"
         )
     return folds[fold if fold is not None else "all" if "all" in folds else min(folds)]
 
@@ -316,7 +320,9 @@ def _new_weights(
 
 
 def _extended_layer(layer: Any, old: Sequence[str], new: Sequence[str], has_regions: bool) -> Any:
-    """Rows by name; a new label starts as an unlikely copy of background, a new region as unlikely."""
+    """Rows by name; a new label starts as an unlikely copy of background, a new region as
+    unlikely.
+    """
     import torch
 
     first_guess = torch.zeros_like(layer[0]) if has_regions else layer[0]

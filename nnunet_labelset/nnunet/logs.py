@@ -17,7 +17,8 @@ LOGS = "training_log_*.txt"  # of a fold; nnU-Net begins a new one whenever a tr
 # nnU-Net prints much; these lines show that it goes on.
 TELLING = re.compile(
     r": (Epoch \d+|Pseudo dice .*|Mean Validation Dice.*|predicting .*)$|^\s+\w+\s+Dice "
-    r"|^(?:Fingerprint extraction|Experiment planning|Configuration: \w+)\.\.\.|^There are \d+ cases that I would"
+    r"|^(?:Fingerprint extraction|Experiment planning|Configuration: \w+)\.\.\."
+    r"|^There are \d+ cases that I would"
 )
 NUMBER = r"(nan|[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)"
 EPOCH = re.compile(r": +Epoch (\d+) *$")

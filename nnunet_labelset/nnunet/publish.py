@@ -200,7 +200,7 @@ def _keep_only(staging: Path, files: Collection[str]) -> None:
 
 
 def withdraw_preprocessed(folder: Path) -> None:
-    """Take the block out of nnU-Net's copy of dataset.json: what it has preprocessed is out of date.
+    """Take the block out of nnU-Net's copy of dataset.json: its preprocessed data are out of date.
 
     No training then starts before the data set is preprocessed again.
     """

@@ -159,7 +159,8 @@ def _listed_case(folder: Path, name: str, entry: Any) -> RawCase:
         or not all(isinstance(text, str) for text in (*images, label))
     ):
         raise LabelSetError(
-            f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a file)"
+            f"dataset.json, dataset.{name}: expected 'images' (a list of files) and 'label' (a "
+            "file)"
         )
     *images, label = (folder / os.path.expandvars(text) for text in (*images, label))
     return RawCase(name, TRAINING, tuple(images), label)

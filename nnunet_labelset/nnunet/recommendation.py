@@ -1,4 +1,6 @@
-"""The one recommendation: which trainer for which data, in logs and in the lines that commands end with."""
+"""The one recommendation: which trainer for which data, in logs and in the lines that commands end
+with.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ FEW = 0.25  # of the training cases
 
 
 def sided_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Names that differ by left and right alone: 'LeftParotid' and 'RightParotid', 'kidney_l' and 'kidney_r'."""
+    """Names that differ by left and right alone: 'LeftParotid' and 'RightParotid', 'kidney_l' and
+    'kidney_r'.
+    """
     words = {name: re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name) for name in names}
     by_words = {tuple(word.lower() for word in found): name for name, found in words.items()}
     pairs = []
@@ -42,7 +46,8 @@ def recommended_trainer(names: Sequence[str]) -> str:
 def next_commands(number: int | str, names: Sequence[str], preprocessed: bool = False) -> list[str]:
     """What to type after a data set was written."""
     preprocess = f"  {PLAN_AND_PREPROCESS} -d {number} --verify_dataset_integrity"
-    train = f"  nnunet_labelset train {number} {DEFAULT_CONFIGURATION} 0 -tr {recommended_trainer(names)}"
+    trainer = recommended_trainer(names)
+    train = f"  nnunet_labelset train {number} {DEFAULT_CONFIGURATION} 0 -tr {trainer}"
     return [train] if preprocessed else [preprocess, train]
 
 
@@ -60,7 +65,8 @@ def next_commands_with_plans(
     ):  # it trains on what all folds of the stage before it have predicted
         commands.insert(
             2,
-            f"  nnunet_labelset train {number} {BEFORE_CASCADE} 0 -tr {trainer} -p {plans}  # every fold",
+            f"  nnunet_labelset train {number} {BEFORE_CASCADE} 0 -tr {trainer} -p {plans}  # "
+            "every fold",
         )
     return commands
 
@@ -68,7 +74,9 @@ def next_commands_with_plans(
 def reasons(
     coverage: Mapping[str, int], cases: int, patch: Sequence[int], volume: Sequence[int]
 ) -> list[str]:
-    """Why the recommended trainer, from the data: `coverage` counts the training cases that annotate each label."""
+    """Why the recommended trainer, from the data: `coverage` counts the training cases that
+    annotate each label.
+    """
     found = []
     if coverage.get("background") == 0:
         found.append(
@@ -76,7 +84,8 @@ def reasons(
         )
     if any(p < v for p, v in zip(patch, volume, strict=False)):
         found.append(
-            f"the patch ({_size(patch)}) is smaller than the median volume ({_size(volume)}), so that many patches "
+            f"the patch ({_size(patch)}) is smaller than the median volume ({_size(volume)}), so "
+            "that many patches "
             "lack a label (the Dice of one batch says nothing about it there; a running Dice does)"
         )
     few = [

@@ -138,7 +138,8 @@ class Selection:
                 folder = self.model_folder(model) / names.fold_name(fold) / names.VALIDATION
                 if folder.is_dir() and not any(folder.glob(f"*{names.PROBABILITIES}")):
                     raise LabelSetError(
-                        f"{folder}: no .npz files to ensemble: run {names.TRAIN} with --val --npz, or leave ensembles "
+                        f"{folder}: no .npz files to ensemble: run {names.TRAIN} with --val --npz, "
+                        "or leave ensembles "
                         f"out with --disable_ensembling"
                     )
 
@@ -173,7 +174,8 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     scored = [candidate for candidate in candidates if not math.isnan(candidate.dice)]
     if not scored:
         raise LabelSetError(
-            "no leaf is annotated in any validation case, so nothing can be compared: check the splits"
+            "no leaf is annotated in any validation case, so nothing can be compared: check the "
+            "splits"
         )
     return max(scored, key=lambda candidate: (candidate.dice, -candidate.known_wrong))
 
@@ -195,14 +197,16 @@ def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
     fewer = [c for c in candidates if c.known_wrong < best.known_wrong / 2]
     if fewer:
         lines.append(
-            f"Look at it before you use it: {fewer[0].name} has less than half of its voxels that are known to be wrong"
+            f"Look at it before you use it: {fewer[0].name} has less than half of its voxels that "
+            "are known to be wrong"
         )
     theirs = nnunet_choice(candidates)
     if theirs is None:
         lines.append(f"{names.FIND_BEST} may fail here: one of its mean Dice scores is NaN")
     elif theirs is not best:
         lines.append(
-            f"{names.FIND_BEST} would choose {theirs.name}: it takes every value of the label files for "
+            f"{names.FIND_BEST} would choose {theirs.name}: it takes every value of the label "
+            "files for "
             "a leaf, and counts nothing where the label is ignore"
         )
     else:

@@ -14,11 +14,11 @@ from nnunet_labelset.report.sections import (
     answer,
     comparison,
     coverage,
-    files,
     groups,
     headline,
     leaves,
     pictures,
+    source_files,
     strips,
     training,
     volumes,
@@ -38,7 +38,7 @@ SECTIONS = (
     groups,
     coverage,
     training,
-    files,
+    source_files,
 )
 
 

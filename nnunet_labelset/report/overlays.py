@@ -1,4 +1,6 @@
-"""A case to be drawn: reference, predictions and image on one grid, and the slices that say most."""
+"""A case to be drawn: reference, predictions and image on one grid, and the slices that say
+most.
+"""
 
 from __future__ import annotations
 

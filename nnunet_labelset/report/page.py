@@ -144,7 +144,9 @@ def legend(items: Iterable[tuple[str, str]]) -> Markup:
 
 
 def link(path: str | Path, folder: Path, shown: str | None = None) -> Markup:
-    """A link to a file: relative inside the folder of the report, so that the folder can be moved."""
+    """A link to a file: relative inside the folder of the report, so that the folder can be
+    moved.
+    """
     absolute = Path(os.path.abspath(path))
     inside = absolute.is_relative_to(folder)
     address = quote(os.fsencode(absolute.relative_to(folder))) if inside else absolute.as_uri()

@@ -49,7 +49,9 @@ class Painter:
         return self._add(f"prediction{method}", self._filled(self.case.predictions[method]))
 
     def contours(self, method: int) -> str:
-        """Borders of the reference, of the prediction, and where both have one (CONTOUR_COLOURS)."""
+        """Borders of the reference, of the prediction, and where both have one
+        (CONTOUR_COLOURS).
+        """
         arrays = (self.case.reference, self.case.predictions[method])
         reference, prediction = (_borders(self._stack(array)) for array in arrays)
         return self._add(
@@ -65,7 +67,8 @@ class Painter:
     def definitions(self) -> Markup:
         """The layers, once per case; the pictures refer to them."""
         return Markup(
-            '<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{}</defs></svg>'
+            '<svg width="0" height="0" style="position:absolute" '
+            'aria-hidden="true"><defs>{}</defs></svg>'
         ).format(join(self.layers))
 
     def picture(self, label: str, *layers: str) -> Markup:
@@ -76,7 +79,8 @@ class Painter:
         first = self.case.axial.index(self.case.telling[0])
         frames = [first, *range(len(self.case.axial), len(self.shapes))]
         window = Markup(
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" role="img" '
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" '
+            'role="img" '
             'aria-label="{}, {}"{}>{}</svg>'
         )
         views = []
@@ -92,7 +96,8 @@ class Painter:
         if len(self.case.axial) < 2:
             return Markup("")
         return Markup(
-            '<p class="tools" hidden><label>Axial slice <input type="range" data-moves="{}" data-step="{}" min="0" '
+            '<p class="tools" hidden><label>Axial slice <input type="range" data-moves="{}" '
+            'data-step="{}" min="0" '
             'max="{}" value="{}"></label> <output></output></p>'
         ).format(
             self.name,

@@ -28,7 +28,7 @@ WIDTH = 360
 
 
 @dataclass(frozen=True)
-class Row:
+class PlotRow:
     """The scores of one method in the order of the cases; None has none, a cross is a missed or
     invented structure.
     """
@@ -39,7 +39,7 @@ class Row:
     mean: tuple[float, float, float] | None = None  # and its interval
 
 
-def strip_plot(title: str, rows: Sequence[Row], low: float, high: float, unit: str) -> Markup:
+def strip_plot(title: str, rows: Sequence[PlotRow], low: float, high: float, unit: str) -> Markup:
     """One row per method: a mark per case, a box from quartile to quartile, the median, the mean
     with its interval.
     """

@@ -129,6 +129,7 @@ def text(
 
 def svg(width: int, height: float, label: str, parts: Sequence[Markup]) -> Markup:
     return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h:g}" width="{w}" height="{h:g}" role="img" '
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h:g}" width="{w}" '
+        'height="{h:g}" role="img" '
         'aria-label="{label}">{parts}</svg>'
     ).format(w=width, h=height, label=label, parts=join(parts))

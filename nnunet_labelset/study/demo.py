@@ -27,7 +27,7 @@ from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.study.phantom.data import SOURCES, write_demo_data
 from nnunet_labelset.study.runner import Commands
 
-DATASET = ("27", "Dataset027_FetalBrain")
+DEMO_DATASET = ("27", "Dataset027_FetalBrain")
 CONFIGURATION = names.DEFAULT_CONFIGURATION
 METHODS = {
     "plain nnU-Net": "nnUNetTrainer_short",
@@ -107,9 +107,6 @@ class Demo:
         self._predict()
         return self._evaluate()
 
-    # -------------------------------------------------------------------------------------------------
-    # steps
-
     def _convert(self) -> None:
         data = self.folder / "data"
         flags = {TRAINING: "--source", TEST: "--test-source"}
@@ -119,12 +116,14 @@ class Demo:
             for word in (flags[part], f"{name}={data / place}")
         ]
         self._say("Converting: one data set, every case with its protocol")
-        name = DATASET[1].split("_")[1]
+        name = DEMO_DATASET[1].split("_")[1]
         table = ["--annotated", data / "annotated.csv"]
-        self._call("nnunet_labelset", "convert", "-d", DATASET[0], "-n", name, *sources, *table)
-        self._call("nnunet_labelset", "verify", "-d", DATASET[0])
         self._call(
-            "nnunet_labelset", "coverage", "-d", DATASET[0], "-o", self.folder / "coverage.png"
+            "nnunet_labelset", "convert", "-d", DEMO_DATASET[0], "-n", name, *sources, *table
+        )
+        self._call("nnunet_labelset", "verify", "-d", DEMO_DATASET[0])
+        self._call(
+            "nnunet_labelset", "coverage", "-d", DEMO_DATASET[0], "-o", self.folder / "coverage.png"
         )
 
     def _plan(self) -> None:
@@ -132,26 +131,36 @@ class Demo:
         self._call(
             names.PLAN_AND_PREPROCESS,
             "-d",
-            DATASET[0],
+            DEMO_DATASET[0],
             "--verify_dataset_integrity",
             "--no_pp",
             "-np",
             2,
         )
-        preprocessed = self.folder / names.PREPROCESSED / DATASET[1]
+        preprocessed = self.folder / names.PREPROCESSED / DEMO_DATASET[1]
         plans = preprocessed / f"{names.DEFAULT_PLANS}.json"
         cut_down(plans, CONFIGURATION, self.size.patch, self.size.features)
-        self._call(names.PREPROCESS, "-d", DATASET[0], "-c", CONFIGURATION, "-np", 2)
+        self._call(names.PREPROCESS, "-d", DEMO_DATASET[0], "-c", CONFIGURATION, "-np", 2)
         self._call(
-            "nnunet_labelset", "splits", "-d", DATASET[0], "--random", 2, "--val-fraction", 0.1
+            "nnunet_labelset", "splits", "-d", DEMO_DATASET[0], "--random", 2, "--val-fraction", 0.1
         )
 
     def _train(self) -> None:
         self._say(
-            f"Training {len(self.methods)} methods: {self.size.epochs} epochs of {self.size.iterations} steps"
+            f"Training {len(self.methods)} methods: {self.size.epochs} epochs of "
+            f"{self.size.iterations} steps"
         )
         commands = [
-            [names.TRAIN, DATASET[0], CONFIGURATION, fold, "-tr", trainer, "-device", self.device]
+            [
+                names.TRAIN,
+                DEMO_DATASET[0],
+                CONFIGURATION,
+                fold,
+                "-tr",
+                trainer,
+                "-device",
+                self.device,
+            ]
             for trainer in self.methods.values()
             for fold in self.size.folds
         ]
@@ -162,10 +171,19 @@ class Demo:
 
     def _predict(self) -> None:
         self._say("Predicting the test cases")
-        images = self.folder / names.RAW / DATASET[1] / names.IMAGES_TEST
+        images = self.folder / names.RAW / DEMO_DATASET[1] / names.IMAGES_TEST
         commands = []
         for trainer in self.methods.values():
-            model = ["-d", DATASET[0], "-c", CONFIGURATION, "-tr", trainer, "-f", *self.size.folds]
+            model = [
+                "-d",
+                DEMO_DATASET[0],
+                "-c",
+                CONFIGURATION,
+                "-tr",
+                trainer,
+                "-f",
+                *self.size.folds,
+            ]
             options = ["-device", self.device, "-npp", 0, "-nps", 0, "--disable_tta"]
             if trainer in self._ensembled():
                 options.append("--save_probabilities")
@@ -180,7 +198,7 @@ class Demo:
         self._call(names.ENSEMBLE, "-i", *members, "-o", self.predictions("ensemble"), "-np", 1)
         results = [(name, self.predictions(trainer)) for name, trainer in self.methods.items()]
         results.append((ENSEMBLE, self.predictions("ensemble")))
-        raw = self.folder / names.RAW / DATASET[1]
+        raw = self.folder / names.RAW / DEMO_DATASET[1]
         table = ["--table", self.folder / "data" / "participants.tsv", "--group-by", "Pathology"]
         for _, predictions in results:
             dataset = ["-djfile", raw / names.DATASET]
@@ -201,7 +219,7 @@ class Demo:
             names.model_name(name, names.DEFAULT_PLANS, CONFIGURATION)
             for name in self.methods.values()
         ]
-        models = [self.folder / names.RESULTS / DATASET[1] / folder for folder in folders]
+        models = [self.folder / names.RESULTS / DEMO_DATASET[1] / folder for folder in folders]
         self._call(
             "nnunet_labelset", "report", *named, "-m", *models, "-o", self.folder / "report.html"
         )
@@ -212,9 +230,6 @@ class Demo:
 
     def predictions(self, trainer: str) -> Path:
         return self.folder / "predictions" / trainer
-
-    # -------------------------------------------------------------------------------------------------
-    # running
 
     def _set_environment(self) -> None:
         environment = {name: str((self.folder / name).resolve()) for name in names.VARIABLES}

@@ -119,7 +119,8 @@ class Study:
     def _check_machine(self) -> None:
         if self.num_gpus < 1 or (self.num_gpus > 1 and self.device != "cuda"):
             raise LabelSetError(
-                f"-num_gpus {self.num_gpus} -device {self.device}: expected 1, or more than 1 only with cuda"
+                f"-num_gpus {self.num_gpus} -device {self.device}: expected 1, or more than 1 only "
+                "with cuda"
             )
         if self.gpus and (self.num_gpus > 1 or self.device != "cuda"):
             raise LabelSetError(
@@ -136,7 +137,8 @@ class Study:
             self.cv and names.BEFORE_CASCADE in self.configurations
         ):
             raise LabelSetError(
-                f"-c {names.CASCADE}: needs the predictions of {names.BEFORE_CASCADE}: possible with --cv and "
+                f"-c {names.CASCADE}: needs the predictions of {names.BEFORE_CASCADE}: possible "
+                "with --cv and "
                 f"-c {names.BEFORE_CASCADE} {names.CASCADE}"
             )
         known = known_trainers()
@@ -170,7 +172,8 @@ class Study:
         num_models = len(self.trainers) * len(self.configurations)
         if not self.cv or num_models > 1 or len(set(self.complete)) < len(self.complete):
             raise LabelSetError(
-                "--complete needs --cv, whose folds complete the cases that they validate, one trainer, one "
+                "--complete needs --cv, whose folds complete the cases that they validate, one "
+                "trainer, one "
                 "configuration, and an id for every round"
             )
         if self.excluded:
@@ -288,6 +291,7 @@ def _check_test_cases(images: Path, references: Path, ending: str, contract: Con
     ):
         if cases:
             raise LabelSetError(
-                f"{folder}: {len(cases)} test case(s) that {other} does not have: {some(sorted(cases))}"
+                f"{folder}: {len(cases)} test case(s) that {other} does not have: "
+                f"{some(sorted(cases))}"
             )
     contract.require_cases(drawn)

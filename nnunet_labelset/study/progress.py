@@ -1,4 +1,6 @@
-"""How far a study has come: nnU-Net's own files tell. The Snakefile of a study imports this module."""
+"""How far a study has come: nnU-Net's own files tell. The Snakefile of a study imports this
+module.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def is_preprocessed(dataset: str, plans: str, configuration: str) -> bool:
 
 
 def study_problems(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what would train something else than the study says, as far as plans and splits exist."""
+    """Yield what would train something else than the study says, as far as plans and splits
+    exist.
+    """
     preprocessed = Path(config["environment"][names.PREPROCESSED])
     for dataset in config["datasets"]:
         plans = preprocessed / dataset / f"{config['plans']}.json"

@@ -30,7 +30,7 @@ from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases
 
 
 @dataclass(frozen=True)
-class CaseJob:
+class WithholdingJob:
     """A case, how it was annotated (None: not declared), and the labels to withhold in it."""
 
     case: RawCase
@@ -92,14 +92,16 @@ def _new_folder(folder: Path, new_id: int) -> Path:
     return root / names.dataset_name(new_id, f"{folder.name.partition('_')[2]}Withheld")
 
 
-def _job(case: RawCase, contract: Contract, withheld: Mapping[str, LabelSet]) -> CaseJob:
+def _job(case: RawCase, contract: Contract, withheld: Mapping[str, LabelSet]) -> WithholdingJob:
     labels = withheld.get(case.name, frozenset()) if case.part == TRAINING else frozenset()
     is_declared = case.part == TRAINING or case.name in contract.cases
     protocol = contract.protocol(case.name) if is_declared else None
-    return CaseJob(case=case, protocol=protocol, withheld=labels)
+    return WithholdingJob(case=case, protocol=protocol, withheld=labels)
 
 
-def _contract_of_written(contract: Contract, written: Mapping[CaseJob, WrittenCase]) -> Contract:
+def _contract_of_written(
+    contract: Contract, written: Mapping[WithholdingJob, WrittenCase]
+) -> Contract:
     """Return the contract of the new data set. Its protocols are called by what is withheld."""
     protocols: dict[str, Protocol] = {}
     cases: dict[str, str] = {}
@@ -116,7 +118,7 @@ def _contract_of_written(contract: Contract, written: Mapping[CaseJob, WrittenCa
     return replace(contract, protocols=protocols, cases=cases, has_ignore=True)
 
 
-def _write_case(job: CaseJob, folder: Path, ending: str) -> WrittenCase:
+def _write_case(job: WithholdingJob, folder: Path, ending: str) -> WrittenCase:
     """Link the images and write the label map without what is withheld."""
     files = []
     for name, image in _image_links(job.case, ending):

@@ -84,7 +84,9 @@ class Advice:
         self.log(f"Recommended for these cases: {facts}")
 
     def warn_of_missing_labels(self, coverage: Mapping[str, int]) -> None:
-        """Name labels that no training case annotates; background is known from what excludes it."""
+        """Name labels that no training case annotates; background is known from what excludes
+        it.
+        """
         for label, number in coverage.items():
             if number == 0 and label != "background":
                 self.log(

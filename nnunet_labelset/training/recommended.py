@@ -1,4 +1,6 @@
-"""The recommended combination: running Leaf-Dice from the start, marginal cross entropy after it."""
+"""The recommended combination: running Leaf-Dice from the start, marginal cross entropy after
+it.
+"""
 
 from __future__ import annotations
 

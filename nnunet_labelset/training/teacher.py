@@ -49,7 +49,9 @@ def of_old_model(logits: Tensor, new: Sequence[int]) -> Tensor:
 
 
 class TeacherMixin(LabelSetMixin):
-    """Put it before a trainer as `LabelSetMixin`. The teacher's answers break the axiom on purpose."""
+    """Put it before a trainer as `LabelSetMixin`. The teacher's answers break the axiom on
+    purpose.
+    """
 
     has_teacher = True
     teacher_start: ClassVar[float] = 0.4  # share of the epochs before the teacher is asked

@@ -39,7 +39,9 @@ class FinalValidation:
         self.summary_file = folder / SUMMARY
 
     def prepare(self, is_ddp: bool) -> None:
-        """Remove the files of an earlier validation, whose cases or checkpoint may have differed."""
+        """Remove the files of an earlier validation, whose cases or checkpoint may have
+        differed.
+        """
         if global_rank() == 0:
             self.summary_file.unlink(missing_ok=True)
             for ending in (self.file_ending, PROBABILITIES, PROPERTIES):

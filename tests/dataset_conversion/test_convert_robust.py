@@ -170,7 +170,8 @@ def test_case_names_cannot_escape(tmp_path, capsys, name):
         f"case,image,label\n{name},x/srr.nii.gz,x/parcellation.nii.gz\n"
     )
     (tmp_path / "m.toml").write_text(
-        'leaves = ["background", "brain"]\n[sources.s]\ncases = "list.csv"\nlabels."1-8" = "brain"\n'
+        'leaves = ["background", "brain"]\n[sources.s]\ncases = "list.csv"\nlabels."1-8" = '
+        '"brain"\n'
     )
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml")) == 1
     assert f"case '{name}': expected letters, digits" in capsys.readouterr().err
@@ -448,7 +449,9 @@ def test_label_sets_survive_files(tmp_path_factory, data):
 
 @pytest.mark.slow
 def test_nnunet_accepts_the_result(tmp_path):
-    """The real command, on three protocols with label-sets stored under `ignore` and under a leaf."""
+    """The real command, on three protocols with label-sets stored under `ignore` and under a
+    leaf.
+    """
     shape = (16, 18, 20)
     labels = slabs(*range(1, 9), shape=shape)
     write_case_folder(tmp_path / "atlas", "a1", labels)

@@ -33,7 +33,8 @@ def write_manifest(
         f'{value} = "{leaf}"' for value, leaf in enumerate(ORGANS, start=1)
     )
     (folder / "m.toml").write_text(
-        f'leaves = [{leaves}]\n[sources.s]\nfolder = "s"\nimage = "{{case}}/ct.nii.gz"\nlabel = "{label}"\n{extra}\n'
+        f'leaves = [{leaves}]\n[sources.s]\nfolder = "s"\nimage = "{{case}}/ct.nii.gz"\nlabel = '
+        f'"{label}"\n{extra}\n'
         f"[sources.s.labels]\n{labels}\n"
     )
     return str(folder / "m.toml")
@@ -68,7 +69,8 @@ def test_where_any_leaf_may_be_none_is_annotated(tmp_path, mask):
         write_volume(tmp_path / "s" / case / "mask.nii.gz", slabs(1, 2))
     (tmp_path / "m.toml").write_text(
         'leaves = ["background", "liver"]\n[sources.s]\nfolder = "s"\nimage = "{case}/ct.nii.gz"\n'
-        f'label = "{{case}}/label.nii.gz"\nvaries = ["liver"]\n{"mask = " if mask else "#"}"{{case}}/mask.nii.gz"\n'
+        f'label = "{{case}}/label.nii.gz"\nvaries = '
+        f'["liver"]\n{"mask = " if mask else "#"}"{{case}}/mask.nii.gz"\n'
         '[sources.s.labels]\n1 = "liver"\n'
     )
     arguments = ["-m", str(tmp_path / "m.toml"), "--infer-annotated", "--fully-annotated", "a"]

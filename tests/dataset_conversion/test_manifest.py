@@ -181,8 +181,10 @@ def test_structures_that_overlap(tmp_path, capsys):
     write_volume(tmp_path / "s/x/liver.nii.gz", liver)
     write_volume(tmp_path / "s/x/tumour.nii.gz", tumour)
     text = (
-        'leaves = ["background", "liver", "tumour"]\n[sources.s]\nfolder = "s"\nimage = "{case}/ct.nii.gz"\n'
-        'label = "{case}/{structure}.nii.gz"\n#\n[sources.s.labels]\nliver = "liver"\ntumour = "tumour"\n'
+        'leaves = ["background", "liver", "tumour"]\n[sources.s]\nfolder = "s"\nimage = '
+        '"{case}/ct.nii.gz"\n'
+        'label = "{case}/{structure}.nii.gz"\n#\n[sources.s.labels]\nliver = "liver"\ntumour = '
+        '"tumour"\n'
     )
     (tmp_path / "m.toml").write_text(text)
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml")) == 1
@@ -215,7 +217,8 @@ def test_source_like_a_preset(tmp_path):
     """A preset with one key changed, for its own folder names."""
     leaves = "\n".join(TOML_LEAVES)
     (tmp_path / "m.toml").write_text(
-        f'{leaves}\nchannels = ["T2w"]\n[sources.feta]\nlike = "feta"\ncase = "scan[0-9]+"\nprefix = "my-"\n'
+        f'{leaves}\nchannels = ["T2w"]\n[sources.feta]\nlike = "feta"\ncase = "scan[0-9]+"\nprefix '
+        '= "my-"\n'
     )
     source = load_manifest(tmp_path / "m.toml").sources["feta"]
     assert source.case == "scan[0-9]+"

@@ -107,7 +107,9 @@ def test_two_runs_at_once_never_mix(tmp_path, source):
 
 
 def test_records_count_only_with_their_files(tmp_path, monkeypatch, source, capsys):
-    """Publishing fails, another run with fewer cases fails too, the first command is given again."""
+    """Publishing fails, another run with fewer cases fails too, the first command is given
+    again.
+    """
 
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")

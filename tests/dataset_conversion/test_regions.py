@@ -111,7 +111,9 @@ def test_a_data_set_without_regions_brings_its_leaves(raw: Path) -> None:
 
 
 def test_a_region_inside_of_one_of_another_data_set_is_written_after_it(raw: Path) -> None:
-    """In the order of the data sets, the outline would cover all of the core in every segmentation."""
+    """In the order of the data sets, the outline would cover all of the core in every
+    segmentation.
+    """
     labels = {"background": 0, "core": [2, 3], "enhancing": 3, "rim": 1}
     other: dict[str, Any] = {"regions_class_order": [2, 3, 1], "label_sets": block(["f"])}
     write_nnunet(raw, "Dataset006_Core", labels, {"f": slabs(1, 2, 3)}, **other)

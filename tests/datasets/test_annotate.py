@@ -371,7 +371,9 @@ def test_regions(folder, capsys):
 
 @pytest.fixture
 def masks(folder, tmp_path):
-    """A mask of the lower half for b_1; its label map has liver (1) in the first of eight slices."""
+    """A mask of the lower half for b_1; its label map has liver (1) in the first of eight
+    slices.
+    """
     mask = np.zeros((8, 6, 5), np.uint8)
     mask[:4] = 1
     write_volume(tmp_path / "masks" / "b_1.nii.gz", mask)

@@ -66,12 +66,18 @@ def test_chosen_cases(paper):
 def test_text(paper):
     assert format_table(coverage_table(paper, cases=["atlas_0", "controls_csf_1"])) == (
         "                                                               cortical    deep\n"
-        "                      white                          external      gray    gray               corpus\n"
-        "group         cases  matter  ventricles  cerebellum       csf    matter  matter  brainstem  callosum\n"
-        "------------  -----  ------  ----------  ----------  --------  --------  ------  ---------  --------\n"
-        "atlas             1       1           1           1         1         1       1          1         1\n"
-        "controls_csf      1       1           1           1         1         0       0          0         0\n"
-        "all               2       2           2           2         2         1       1          1         1\n"
+        "                      white                          external      gray    gray           "
+        "    corpus\n"
+        "group         cases  matter  ventricles  cerebellum       csf    matter  matter  "
+        "brainstem  callosum\n"
+        "------------  -----  ------  ----------  ----------  --------  --------  ------  "
+        "---------  --------\n"
+        "atlas             1       1           1           1         1         1       1          "
+        "1         1\n"
+        "controls_csf      1       1           1           1         1         0       0          "
+        "0         0\n"
+        "all               2       2           2           2         2         1       1          "
+        "1         1\n"
     )
     line = "  controls_csf_cc: a voxel with value ignore may be cortical_gray_matter or deep_gray_matter or brainstem\n"
     assert line in describe_label_sets(paper)

@@ -143,7 +143,9 @@ def test_two_cases_of_a_leaf_go_apart():
 
 
 def test_impossible():
-    """Each pair of three cases alone annotates one leaf: two of the three share one of two folds."""
+    """Each pair of three cases alone annotates one leaf: two of the three share one of two
+    folds.
+    """
     contract = make_contract({"p": "cd", "q": "bd", "r": "ad"}, {"x": "p", "y": "q", "z": "r"})
     with pytest.raises(LabelSetError, match="no 2 folds were found that all train on every leaf"):
         k_folds(subjects_of(contract, contract.cases), 2)
@@ -264,7 +266,9 @@ def test_thousands_of_protocols_take_moments():
 
 
 def test_many_scarce_leaves_are_spread():
-    """Each leaf is annotated by two of 400 cases, whatever their protocols: no fold may hold both."""
+    """Each leaf is annotated by two of 400 cases, whatever their protocols: no fold may hold
+    both.
+    """
     leaves = [f"organ_{i}" for i in range(1, 101)]
     labels = {"background": 0, **{leaf: i for i, leaf in enumerate(leaves, 1)}}
     protocols, cases = {}, {}

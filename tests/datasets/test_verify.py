@@ -286,7 +286,8 @@ class TestAnnotations:
         assert not errors
         only(
             warnings,
-            "labelsTr/merged_1.nii.gz (protocol 'full'): 'tumour' is declared annotated, but no voxel",
+            "labelsTr/merged_1.nii.gz (protocol 'full'): 'tumour' is declared annotated, but no "
+            "voxel",
         )
 
     def test_annotated_leaf_missing_in_most_cases(self, folder):
@@ -340,7 +341,9 @@ class TestAnnotations:
         ]
 
     def test_nothing_of_what_the_protocol_annotates(self, folder):
-        """One organ drawn in each case, all else `ignore`: the protocols of two cases were swapped."""
+        """One organ drawn in each case, all else `ignore`: the protocols of two cases were
+        swapped.
+        """
         protocols = {
             "liver": {"ignore": ["background", "tumour", "spleen"]},
             "spleen": {"ignore": ["background", "liver", "tumour"]},

@@ -135,7 +135,9 @@ def test_ties_and_zeros_are_exact_too(seed):
 
 
 def test_no_p_value_below_the_floor():
-    """15 pairs of which 7 differ, all to one side: 2 of 128 sign patterns, where SciPy says 0.008."""
+    """15 pairs of which 7 differ, all to one side: 2 of 128 sign patterns, where SciPy says
+    0.008.
+    """
     found = wilcoxon_test([0.0] * 15, [0.5] * 7 + [0.0] * 8)
     assert found.p == 2 / 2**7
     assert wilcoxon_test(range(900), [2 * value + 1 for value in range(900)]).p == pytest.approx(

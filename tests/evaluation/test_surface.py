@@ -318,7 +318,9 @@ def slow_distances(masks, spacing, unknown):
 
 
 def crop_around(masks):
-    """The box around both masks, one voxel wider: what lies outside of it is unknown or known, too."""
+    """The box around both masks, one voxel wider: what lies outside of it is unknown or
+    known, too.
+    """
     places = np.argwhere(masks[0] | masks[1])
     low, high = np.maximum(places.min(0) - 1, 0), np.minimum(places.max(0) + 2, masks[0].shape)
     return tuple(slice(int(start), int(stop)) for start, stop in zip(low, high, strict=True))

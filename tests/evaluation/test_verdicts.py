@@ -105,7 +105,9 @@ def test_inventing_costs_in_compare(lesions):
 
 
 def test_nothing_that_a_method_predicts_removes_a_case_for_the_others(lesions):
-    """A third method predicts nothing at all, or lesions everywhere: the others keep their scores."""
+    """A third method predicts nothing at all, or lesions everywhere: the others keep their
+    scores.
+    """
     for method in "AB":
         lesions.evaluate(method)
     before = lesions.compare("A", "B").cell("A", "white_matter", "dice")

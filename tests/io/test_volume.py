@@ -1,4 +1,6 @@
-"""Volumes that do not hold what their headers promise, and places that programs read differently."""
+"""Volumes that do not hold what their headers promise, and places that programs read
+differently.
+"""
 
 from __future__ import annotations
 

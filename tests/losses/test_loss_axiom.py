@@ -27,7 +27,9 @@ LABEL_SET_LOSSES = [loss for loss in ALL if loss not in BREAKS_THE_AXIOM]
 
 
 def test_no_loss_is_left_out():
-    """What `tests/helpers/problems.py` lists is tested here and in the other files of this folder."""
+    """What `tests/helpers/problems.py` lists is tested here and in the other files of this
+    folder.
+    """
     public = [getattr(losses, name) for name in losses.__all__]
     modules = {
         loss for loss in public if isinstance(loss, type) and issubclass(loss, losses.LabelSetLoss)

@@ -1,4 +1,6 @@
-"""The losses as PyTorch citizens: compile, autocast, pickle, state, memory, the custom operators."""
+"""The losses as PyTorch citizens: compile, autocast, pickle, state, memory, the custom
+operators.
+"""
 
 from __future__ import annotations
 

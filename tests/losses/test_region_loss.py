@@ -74,7 +74,9 @@ def test_in_out_or_either() -> None:
 
 
 def test_values_by_hand() -> None:
-    """Three voxels: enhancing, the whole tumour without details, background; every sigmoid is 3/4."""
+    """Three voxels: enhancing, the whole tumour without details, background; every sigmoid is
+    3/4.
+    """
     logits = torch.full((1, 3, 3), math.log(3), dtype=torch.float64)
     target = torch.tensor([[[3, WHOLE, 0]]])
     p = Fraction(3, 4)

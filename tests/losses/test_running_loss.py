@@ -75,7 +75,9 @@ def test_a_smaller_share_of_the_cross_entropy_changes_its_gradient_only() -> Non
 
 @pytest.mark.parametrize("tail", [0.0, 0.1])
 def test_the_gradient_is_that_of_the_running_dice(tail: float) -> None:
-    """Against autograd through the formula of the docstring, leaf 1 annotated in some steps only."""
+    """Against autograd through the formula of the docstring, leaf 1 annotated in some steps
+    only.
+    """
     loss = RunningLeafDiceLoss(LABEL_SETS, tail=tail)
     running = torch.zeros(3, 3, dtype=torch.float64)
     evidence = torch.zeros(3, dtype=torch.float64)

@@ -37,7 +37,9 @@ def with_gradient(module, logits, target):
 
 @pytest.fixture
 def on_the_kernels(monkeypatch):
-    """Take the road of CUDA, in small blocks; `can_run` may still say no, by its other conditions."""
+    """Take the road of CUDA, in small blocks; `can_run` may still say no, by its other
+    conditions.
+    """
     return take_the_kernels(monkeypatch)
 
 

@@ -1,4 +1,6 @@
-"""What a model card counts: training cases, not the test cases that the contract names beside them."""
+"""What a model card counts: training cases, not the test cases that the contract names beside
+them.
+"""
 
 from __future__ import annotations
 

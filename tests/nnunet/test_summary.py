@@ -168,7 +168,9 @@ def test_missing_predictions(folders):
 
 
 def test_read_as_nnunet_reads(folders):
-    """Its validation goes on where origins differ, which only its check of the data set mentions."""
+    """Its validation goes on where origins differ, which only its check of the data set
+    mentions.
+    """
     contract = Contract.from_dataset_json(dataset(CASES))
     before = label_set_summary(*folders, contract, ".nii.gz", 1)
     for case in CASES:

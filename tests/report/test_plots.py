@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from nnunet_labelset.report.colours import METHODS, leaf_colour
 from nnunet_labelset.report.curves import line_plot
 from nnunet_labelset.report.page import asset
-from nnunet_labelset.report.plots import Row, bland_altman, forest_plot, rank_plot, strip_plot
+from nnunet_labelset.report.plots import PlotRow, bland_altman, forest_plot, rank_plot, strip_plot
 from nnunet_labelset.report.svg import ticks
 from tests.helpers.report import Page
 
 
-def row(method: str, scores: list[float | None], crosses: list[bool] | None = None) -> Row:
-    return Row(method, scores, crosses or [False] * len(scores), None)
+def row(method: str, scores: list[float | None], crosses: list[bool] | None = None) -> PlotRow:
+    return PlotRow(method, scores, crosses or [False] * len(scores), None)
 
 
 def test_plots_say_what_they_show() -> None:

@@ -386,7 +386,8 @@ def test_rounds_on_what_the_networks_complete(study: Study) -> None:
     (comparison,) = [call for call in calls if step(call) == "compare"]
     datasets = ["Dataset027_Brain", "Dataset028_BrainCompleted", "Dataset029_BrainCompleted"]
     assert comparison[2:5] == [
-        f"nnUNetTrainerLeafDice {name}=evaluation/{name}/nnUNetTrainerLeafDice__nnUNetPlans__3d_fullres"
+        "nnUNetTrainerLeafDice "
+        f"{name}=evaluation/{name}/nnUNetTrainerLeafDice__nnUNetPlans__3d_fullres"
         for name in datasets
     ]
     study.run()

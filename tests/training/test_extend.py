@@ -1,4 +1,6 @@
-"""A trained model learns one more structure: nnU-Net's own commands on a data set with a new leaf."""
+"""A trained model learns one more structure: nnU-Net's own commands on a data set with a new
+leaf.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def epoch(trainer: Any, *outputs: dict[str, Any]) -> tuple[list[float], float]:
 
 
 def test_a_hallucination_is_scored(in_process: tiny.NNUNet) -> None:
-    """Two perfect labels, and one that no epoch has shown yet but is predicted where it cannot be."""
+    """Two perfect labels, and one that no epoch has shown yet but is predicted where it
+    cannot be.
+    """
     scores, mean = epoch(started(in_process), counts([9, 9, 0], [0, 0, 5000], [0, 0, 0]))
     assert scores == [1, 1, 0]
     assert mean == pytest.approx(2 / 3)

@@ -33,7 +33,7 @@ from nnunet_labelset.nnunet.raw import file_ending
 class MapJob:
     """A label map, the file to write, and what says which unlabelled voxels become `ignore`.
 
-    Those inside `mask`, outside of `field_of_view`, or outside of `slices` (first and last, from 0).
+    Those inside `mask`, outside of `field_of_view`, or outside of `slices` (first, last; from 0).
     """
 
     label_map: Path

@@ -17,7 +17,13 @@ from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
 from nnunet_labelset.losses.engine.device import device_gradient, device_sums
 from nnunet_labelset.losses.engine.finish import FinishOptions, finish
-from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, named_sums, parted
+from nnunet_labelset.losses.engine.weight_tables import (
+    Tables,
+    VoxelSums,
+    make_tables,
+    named_sums,
+    parted,
+)
 from nnunet_labelset.losses.label_sets import require
 
 __all__ = [

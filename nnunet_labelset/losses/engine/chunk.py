@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 
 def chunk_sums(x: Tensor, k: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:

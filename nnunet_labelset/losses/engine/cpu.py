@@ -26,7 +26,7 @@ from nnunet_labelset.losses.engine.grouped import (
     group_sums,
     sums_of_groups,
 )
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 CHUNK = (
     2**18

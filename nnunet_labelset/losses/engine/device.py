@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, gradient_slopes
 from nnunet_labelset.losses.engine.grouped import group_slopes, mass_gradient
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matter and launches do
 # Tensors of the size of the logits, in the dtype of the sums, that a part needs at once, and how

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.dice import EPSILON
-from nnunet_labelset.losses.engine.tables import Tables, named_sums, parted
+from nnunet_labelset.losses.engine.weight_tables import Tables, named_sums, parted
 
 
 class FinishOptions(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nnunet_labelset.losses.dice import EPSILON
 from nnunet_labelset.losses.engine.finish import FinishOptions
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 Found = TypeVar("Found")
 SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch
@@ -60,7 +60,8 @@ def _tried(function: Callable[..., Found]) -> Callable[..., Found | None]:
         except KernelError as error:
             _broken = True
             _logger.warning(
-                "the loss goes on in plain PyTorch, slower but with the same result, since its Triton kernels failed: "
+                "the loss goes on in plain PyTorch, slower but with the same result, since its "
+                "Triton kernels failed: "
                 "%s (%s=0 does without them from the start)", str(error).splitlines()[0][:200], SWITCH
             )  # fmt: skip
             return None

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine.chunk import focal, focal_slope, loaded, look_up, within_set
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 SMALLEST = {
     torch.float32: 1e-25,

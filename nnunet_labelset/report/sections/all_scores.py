@@ -37,12 +37,15 @@ def body(report: Report) -> Markup:
         for index, row in enumerate(report.metrics)
     )
     tools = Markup(
-        '<div class="tools" hidden><label>Search <input type="search" placeholder="case, leaf, protocol"></label>'
-        '<label>Metric <select>{}</select></label><button type="button" data-by="-1">Previous</button>'
+        '<div class="tools" hidden><label>Search <input type="search" placeholder="case, leaf, '
+        'protocol"></label>'
+        '<label>Metric <select>{}</select></label><button type="button" '
+        'data-by="-1">Previous</button>'
         '<button type="button" data-by="1">Next</button><output aria-live="polite"></output></div>'
     ).format(options)
     without = Markup(
-        '<noscript><p class="note">The {} worst of {} rows by {}; all are in per_case.csv (see Files).</p></noscript>'
+        '<noscript><p class="note">The {} worst of {} rows by {}; all are in per_case.csv (see '
+        "Files).</p></noscript>"
     ).format(len(rows), total, metric.heading)
     content = table("All scores", heads, [rows], 2, "scores")
     return Markup('<div id="scores-area">{}{}{}</div>{}').format(

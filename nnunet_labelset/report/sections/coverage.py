@@ -43,7 +43,10 @@ def body(report: Report) -> Markup:
         content = table("Coverage", ["cases", "group", "n", *map(spoken, leaves)], bodies, 2)
     heading, *sets = describe_label_sets(contract).splitlines() or [""]
     note = paragraph(f"{heading} {'; '.join(map(str.strip, sets))}", "note") if sets else Markup("")
-    intro = "Number of cases in which each leaf is annotated, by protocol. Darker: a larger share of the group."
+    intro = (
+        "Number of cases in which each label is annotated, by protocol. Darker: a larger share of "
+        "the group."
+    )
     return paragraph(intro) + content + note
 
 

@@ -1,4 +1,6 @@
-"""The answer first: means with intervals, ranks, known-wrong voxels and detection of every method."""
+"""The answer first: means with intervals, ranks, known-wrong voxels and detection of every
+method.
+"""
 
 from __future__ import annotations
 

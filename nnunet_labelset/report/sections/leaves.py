@@ -26,8 +26,10 @@ def body(report: Report) -> Markup:
             rows[-1] += [number(found.outcomes[outcome.value], 0) for outcome in Outcome]
         groups.append(rows)
     intro = (
-        "All cases of a method. Scored: present in reference and prediction. Missed: not predicted. Invented: "
-        "predicted where it is known not to be. Undecided: nothing certain in the reference, but some "
+        "All cases of a method. Scored: present in reference and prediction. Missed: not "
+        "predicted. Invented: "
+        "predicted where it is known not to be. Undecided: nothing certain in the reference, but "
+        "some "
         "voxels may be it."
     )
     heads = [

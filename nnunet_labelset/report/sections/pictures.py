@@ -110,8 +110,10 @@ def most_disputed(report: Report) -> str | None:
 
 def _intro(report: Report) -> Markup:
     words = (
-        "Each view is the slice with the most errors among those through the bulk of what is drawn, cropped to "
-        "what the reference labels. Reference and errors are hatched where the reference leaves several leaves "
+        "Each view is the slice with the most errors among those through the bulk of what is "
+        "drawn, cropped to "
+        "what the reference labels. Reference and errors are hatched where the reference leaves "
+        "several leaves "
         "possible; there, only what is known to be wrong is an error."
     )
     if not report.wanted_cases:

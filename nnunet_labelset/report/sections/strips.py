@@ -11,7 +11,7 @@ from nnunet_labelset.evaluation.metric import Metric
 from nnunet_labelset.evaluation.results import Outcome
 from nnunet_labelset.io.text import spoken
 from nnunet_labelset.report.page import details, figure, join, paragraph, plots, scroll
-from nnunet_labelset.report.plots import Row, forest_plot, strip_plot
+from nnunet_labelset.report.plots import PlotRow, forest_plot, strip_plot
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Scores per leaf"
@@ -65,17 +65,18 @@ def body(report: Report) -> Markup:
         else ""
     )
     intro += (
-        "One mark per case, a cross where the leaf was missed or invented. The box is from quartile to quartile, its "
+        "One mark per case, a cross where the leaf was missed or invented. The box is from "
+        "quartile to quartile, its "
         "line the median; below it the mean with its 95 % interval. Every leaf has its own axis."
     )
     return paragraph(intro) + join(parts)
 
 
-def _scores(rows: Sequence[Row]) -> list[float]:
+def _scores(rows: Sequence[PlotRow]) -> list[float]:
     return [score for row in rows for score in row.scores if score is not None]
 
 
-def _row(report: Report, method: str, leaf: str, metric: Metric) -> Row:
+def _row(report: Report, method: str, leaf: str, metric: Metric) -> PlotRow:
     scores = [report.score(method, case, leaf) for case in report.cases]
     values = [
         None if score is None else metric.scaled(score.values[metric.name]) for score in scores
@@ -90,7 +91,7 @@ def _row(report: Report, method: str, leaf: str, metric: Metric) -> Row:
     mean = None
     if found.mean is not None and found.low is not None and found.high is not None:
         mean = (metric.scale * found.mean, metric.scale * found.low, metric.scale * found.high)
-    return Row(method, values, crosses, mean)
+    return PlotRow(method, values, crosses, mean)
 
 
 def _axis(scores: Sequence[float], metric: Metric) -> tuple[float, float]:

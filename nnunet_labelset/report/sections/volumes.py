@@ -27,8 +27,10 @@ def body(report: Report) -> Markup:
     if not figures:
         return Markup("")
     intro = paragraph(
-        "Predicted minus reference volume over the mean of both, one mark per case (Bland and Altman). The thick line "
-        "is the bias, the dashed ones are 1.96 standard deviations around it. Only voxels of which the reference says "
+        "Predicted minus reference volume over the mean of both, one mark per case (Bland and "
+        "Altman). The thick line "
+        "is the bias, the dashed ones are 1.96 standard deviations around it. Only voxels of which "
+        "the reference says "
         "whether they belong to the leaf count."
     )
     if len(report.structures) > WIDE:

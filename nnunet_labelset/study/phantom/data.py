@@ -192,9 +192,8 @@ def _write_tables(folder: Path, cases: Iterable[DemoCase]) -> None:
         pathology = "Spina bifida" if case.spina_bifida else "Normal"
         people.append(f"{case.name}\t{pathology}\t{case.age}\n")
         if case.folder == "feta":
-            feta.append(
-                f"{case.name}\t{'Pathological' if case.spina_bifida else 'Neurotypical'}\t{case.age}\n"
-            )
+            word = "Pathological" if case.spina_bifida else "Neurotypical"
+            feta.append(f"{case.name}\t{word}\t{case.age}\n")
         if case.folder == "controls":
             annotated.append(f"{case.name},leuven_controls,{';'.join(case.annotated)}\n")
     write_text(folder / "participants.tsv", "".join(people))
