@@ -148,7 +148,7 @@ def agreement(reference: Sequence[float], predicted: Sequence[float]) -> Agreeme
 
 @dataclass(frozen=True)
 class Difference:
-    """Two methods on the same cases, `b - a`, and its `WILCOXON_TEST`; None where it cannot be done.
+    """Two methods on the same cases, `b - a`, and its `WILCOXON_TEST`; None where it fails.
 
     `n_pairs` is the number of cases, or of patients that have several. `low` to `high` is the 95 %
     confidence interval of the mean difference. `effect` is the `EFFECT`: the rank sum of the cases
