@@ -43,6 +43,7 @@ setup(
         "nnunet_labelset": ["py.typed"],
         "nnunet_labelset.dataset_conversion.presets": ["*.toml"],
         "nnunet_labelset.study": ["workflow/*"],
+        "nnunet_labelset.audit": ["assets/*"],
         "nnunet_labelset.nnunet": ["assets/*", "scripts/*.py"],
         "nnunet_labelset.report": ["assets/*"],
     },

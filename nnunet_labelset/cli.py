@@ -25,6 +25,7 @@ VERBS = {
     "explain": "show what every value of a case may be, and which labels count as annotated",
     "coverage": "count the cases that annotate each label",
     "splits": f"write {names.SPLITS}, stratified by protocol",
+    "audit": "list labels that were probably forgotten or drawn wrongly",
     "complete": "write a new data set in which a model fills in what it is sure of",
     "train": f"run {names.TRAIN} with the trainers of this package",
     "predict": f"run {names.PREDICT} with the trainers of this package",

@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from nnunet_labelset.audit.build import suggestion_page
 from nnunet_labelset.commands.options import add_dataset, add_names, add_processes
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.annotated_table import read_annotated
@@ -91,7 +92,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--annotated",
         metavar="FILE",
         help="table of all training cases: columns case,annotated (such as 'liver;spleen', or "
-        "'all'), or case and one column for every label with yes or no; comma, semicolon or tab",
+        "'all'), or case and one column for every label with yes or no; comma, semicolon or tab. A "
+        "column 'wrong' lists labels that were drawn, but are not to be trusted",
     )
     for kind, (number, metavar, text) in DECLARING.items():
         parser.add_argument(
@@ -122,6 +124,7 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
         "--add": "declare more: only the cases that are named change, and keep their gaps",
         "--replace": "declared cases may lose their declaration",
         "--suggest": "write a table for --annotated, to be corrected by you",
+        "--page": "with --suggest: write a page with pictures, on which the table is corrected",
         "--undo": "take back the last call: dataset.json and label maps as they were before",
     }
     for option, text in switches.items():
@@ -192,6 +195,8 @@ def _option_problems(args: argparse.Namespace) -> Iterator[str]:
         )
     if args.o and not args.suggest:
         yield "-o is the table of --suggest: it needs --suggest"
+    if args.page and not args.suggest:
+        yield "--page belongs to --suggest"
     if args.separator not in (",", ";"):
         yield f"--separator {args.separator!r}: expected , or ;"
     is_declaration = not (args.suggest or args.undo)
@@ -233,6 +238,8 @@ def _declarations(args: argparse.Namespace, data: LabelledDataset) -> Declaratio
         return declared_complete(data, args.add)
     if args.annotated:
         table = read_annotated(args.annotated, data.labels)
+        if args.mask and any(table.wrong.values()):
+            raise LabelSetError(f"{table.path}: --mask does not go with labels that are wrong")
         if table.ignored:
             print(f"note: {table.path}: ignored columns: {', '.join(table.ignored)}")
         return declared_by_table(data, table, args.add)
@@ -277,7 +284,15 @@ def _suggest(args: argparse.Namespace, data: LabelledDataset) -> None:
         raise LabelSetError(
             f"{target} exists, and may have been corrected: choose another -o, or delete it"
         )
-    write_text(target, suggestion(data, read_all_values(data, args.np), args.separator))
+    values = read_all_values(data, args.np)
+    if args.page:
+        page = target.with_suffix(".html")
+        if page.exists():
+            raise LabelSetError(f"{page} exists: choose another -o, or delete it")
+        write_text(page, suggestion_page(data, values, args.d, args.np))
+        print(f"wrote {page}: look, decide, and save the table there")
+        return
+    write_text(target, suggestion(data, values, args.separator))
     print(
         f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is absent "
         "may "

@@ -15,13 +15,14 @@ from nnunet_labelset.io.text import some
 
 ALL = "all"
 ANNOTATED = "annotated"
+WRONG = "wrong"  # a column: labels that were drawn, but are not to be trusted
 PROTOCOL = "protocol"
 HINT = "hint"  # a column for people, which `annotate --suggest` writes
 CASE_COLUMNS = (
     *("case", "case_id", "patient", "patient_id", "subject", "subject_id", "participant_id"),
     *("id", "name"),
 )
-RESERVED = frozenset({*CASE_COLUMNS, ANNOTATED, PROTOCOL, HINT})
+RESERVED = frozenset({*CASE_COLUMNS, ANNOTATED, WRONG, PROTOCOL, HINT})
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".seg.nrrd", ".nrrd", ".mha", ".png", ".tif", ".tiff", ".bmp")
 CROSSES = frozenset({"x", "✓", "✔", "☑"})
 YES = CROSSES | {"1", "yes", "y", "true", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì"}
@@ -32,12 +33,14 @@ NO = frozenset({"0", "no", "n", "false", "nein", "falsch", "non", "faux", "falso
 class AnnotatedTable:
     """The foreground labels that are annotated in each case, and the line that says so.
 
-    `ignored` are columns that say nothing about labels.
+    `wrong` are labels whose drawing is not to be trusted, `ignored` are columns that say nothing
+    about labels.
     """
 
     path: str | Path
     annotated: Mapping[str, LabelSet]
     lines: Mapping[str, str]
+    wrong: Mapping[str, LabelSet] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
 
 
@@ -48,6 +51,7 @@ class _Columns:
     case: str
     annotated: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)  # label -> column
+    wrong: str | None = None
     ignored: tuple[str, ...] = ()
 
 
@@ -105,7 +109,7 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
     The table has a column for the case (`case`, `patient`, `id`, ...) and either `annotated`, which
     lists labels (`liver;spleen`, commas do as well) or says `all`, or one column for every label
     with yes or no in English, German, French, Italian or Spanish, 1 or 0, or crosses and empty
-    cells. Capitals do not matter.
+    cells. Capitals do not matter. A column `wrong` lists labels that were drawn wrongly.
     """
     rows = read_table(table)
     columns = _find_columns(rows[0], labels, table)
@@ -118,10 +122,18 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
             annotated[case] = listed_leaves(row[columns.annotated], labels.leaf_names, where) - {0}
         else:
             annotated[case] = _ticked_labels(row, columns, labels, no_words)
+    wrong = {case: _wrong_labels(row, columns, labels) for case, row in by_case.items()}
+    for case, row in by_case.items():
+        for leaf in sorted(annotated[case] & wrong[case]):
+            raise LabelSetError(
+                f"{row.where}: case '{case}': '{labels.leaf_names[leaf]}' is both annotated and "
+                f"wrong: choose one"
+            )
     return AnnotatedTable(
         path=table,
         annotated=annotated,
         lines={case: row.where for case, row in by_case.items()},
+        wrong=wrong,
         ignored=columns.ignored,
     )
 
@@ -133,8 +145,10 @@ def _find_columns(names: Iterable[str], labels: Contract, table: str | Path) -> 
     by_label = {label: _column(names, [label]) for label in labels.leaf_names[1:]}
     label_columns = {label: column for label, column in by_label.items() if column is not None}
     missing = [label for label, column in by_label.items() if column is None]
+    wrong = None if WRONG in label_columns else _column(names, [WRONG])
     if annotated is not None and missing:
-        return _Columns(case, annotated, {}, _others(names, case, annotated))
+        used = [case, annotated, *([wrong] if wrong else [])]
+        return _Columns(case, annotated, {}, wrong, _others(names, *used))
     if missing:
         others = _others(names, case, *label_columns.values())
         near = did_you_mean(missing[0], others) if label_columns else ""
@@ -142,7 +156,8 @@ def _find_columns(names: Iterable[str], labels: Contract, table: str | Path) -> 
             f"{table}: no column for {some(missing)}{near}: expected a column 'annotated', or one "
             f"for every label with yes or no; found the columns {', '.join(names)}"
         )
-    return _Columns(case, None, label_columns, _others(names, case, *label_columns.values()))
+    used = [case, *label_columns.values(), *([wrong] if wrong else [])]
+    return _Columns(case, None, label_columns, wrong, _others(names, *used))
 
 
 def _others(names: Iterable[str], *used: str) -> tuple[str, ...]:
@@ -210,6 +225,13 @@ def _ticked_labels(
                 f"'{row[column]}'"
             )
     return frozenset(ticked)
+
+
+def _wrong_labels(row: TableRow, columns: _Columns, labels: Contract) -> LabelSet:
+    if columns.wrong is None:
+        return frozenset()
+    where = f"{row.where}: column '{columns.wrong}'"
+    return listed_leaves(row[columns.wrong], labels.leaf_names, where) - {0}
 
 
 def refuse_unknown(

@@ -25,6 +25,7 @@ FLOORS = (
     ("training", "datasets"),
     ("trainers", "dataset_conversion"),  # a conversion shows the coverage of what it wrote
     ("report", "study"),
+    ("audit",),  # its page has the shell of a report
     ("commands",),
     # The way in: the command, the public names, and the places where names were found before there
     # were rooms.

@@ -54,13 +54,15 @@ class Request:
 class Declaration:
     """What was drawn in a case.
 
-    `missing` labels were not drawn, `merged` ones were drawn as one. `scribbles`: what was not
+    `missing` labels were not drawn, `wrong` ones were drawn, but are not to be trusted, `merged`
+    ones were drawn as one. `scribbles`: what was not
     drawn is unknown. `masked`: what is unlabelled inside the mask of the case is `ignore`. `slices`
     (first and last, from 0) and `limited`: nothing is known outside of them, or of a field of view.
     `reason` is the option or the line of a table that says so.
     """
 
     missing: LabelSet = frozenset()
+    wrong: LabelSet = frozenset()
     merged: tuple[LabelSet, ...] = ()
     scribbles: bool = False
     masked: bool = False
@@ -84,7 +86,9 @@ class Declaration:
             hidden = self.missing if len(self.missing) > 1 else self.missing | {0}
             sets[-1] = hidden
         else:
-            sets[0] |= self.missing
+            sets[0] |= self.missing | self.wrong
+            for leaf in self.wrong:
+                sets[leaf] = sets[0]
         for group in self.merged:
             for leaf in group:
                 sets[leaf] |= group
@@ -96,7 +100,7 @@ class Declaration:
         """Return what was drawn, in words; the name of the protocol."""
         if self.scribbles:
             return "scribbles"
-        name = protocol_name(labels, self.missing, self.merged)
+        name = protocol_name(labels, self.missing, self.merged, self.wrong)
         if self.is_partly_drawn:
             return f"{name} (partly drawn)"
         return f"{name} (mask)" if self.masked else name
@@ -105,7 +109,12 @@ class Declaration:
 Declarations = dict[str, Declaration]
 
 
-def protocol_name(labels: Contract, missing: LabelSet, merged: Iterable[LabelSet] = ()) -> str:
+def protocol_name(
+    labels: Contract,
+    missing: LabelSet,
+    merged: Iterable[LabelSet] = (),
+    wrong: LabelSet = frozenset(),
+) -> str:
     """Return what was drawn, in words."""
 
     def joined(leaves: LabelSet) -> str:
@@ -113,8 +122,10 @@ def protocol_name(labels: Contract, missing: LabelSet, merged: Iterable[LabelSet
         more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
         return "+".join([*names[:MOST_NAMES], *more])
 
-    present = labels.full_set - {0} - missing
+    present = labels.full_set - {0} - missing - wrong
     parts = [f"{joined(leaves)} merged" for leaves in merged]
+    if wrong:
+        parts.append(f"{joined(wrong)} wrong")
     if missing:
         only = 0 < len(present) < len(missing)
         parts.insert(0, f"only {joined(present)}" if only else f"without {joined(missing)}")
@@ -205,16 +216,26 @@ def _declared_before(data: LabelledDataset, case: str, add: bool) -> Declaration
     if not add or data.declared is None or case not in data.declared.cases:
         return Declaration()
     protocol = data.declared.protocol(case)
-    larger = [leaves for leaves in protocol.sets[1 : protocol.num_leaves] if len(leaves) > 1]
-    before = Declaration(
-        missing=protocol.sets[0] - {0}, merged=tuple(dict.fromkeys(larger)), reason="before"
-    )
-    if before.protocol(protocol.num_leaves, protocol.has_ignore) != protocol:
+    before = declaration_of(protocol)
+    if before is None:
         raise LabelSetError(
             f"--in {case}: its protocol '{data.declared.cases[case]}' says more than annotate can "
             f"extend: edit the block in dataset.json, or --undo first"
         )
-    return before
+    return replace(before, reason="before")
+
+
+def declaration_of(protocol: Protocol) -> Declaration | None:
+    """Return the declaration that makes this protocol; None if there is none."""
+    unsure = protocol.sets[0] - {0}
+    own_sets = dict(enumerate(protocol.sets[1 : protocol.num_leaves], start=1))
+    wrong = frozenset(leaf for leaf in unsure if 0 in own_sets[leaf])
+    larger = [leaves for leaves in own_sets.values() if len(leaves) > 1 and 0 not in leaves]
+    declaration = Declaration(
+        missing=unsure - wrong, wrong=wrong, merged=tuple(dict.fromkeys(larger))
+    )
+    is_same = declaration.protocol(protocol.num_leaves, protocol.has_ignore) == protocol
+    return declaration if is_same else None
 
 
 def _check_contradiction(data: LabelledDataset, case: str, declaration: Declaration) -> None:
@@ -242,10 +263,13 @@ def declared_by_table(data: LabelledDataset, table: AnnotatedTable, add: bool) -
             f"for each"
         )
     foreground = data.labels.full_set - {0}
-    return {
-        case: Declaration(missing=foreground - annotated, reason=table.lines[case])
-        for case, annotated in table.annotated.items()
-    }
+    declarations = {}
+    for case, annotated in table.annotated.items():
+        wrong = table.wrong.get(case, frozenset())
+        declarations[case] = Declaration(
+            missing=foreground - annotated - wrong, wrong=wrong, reason=table.lines[case]
+        )
+    return declarations
 
 
 def declared_complete(data: LabelledDataset, add: bool) -> Declarations:

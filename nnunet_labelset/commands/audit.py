@@ -1,0 +1,85 @@
+"""`nnunet_labelset audit`: what was forgotten or drawn wrongly, by cross-validated predictions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnunet_labelset.audit.build import audit_page, audit_rows
+from nnunet_labelset.audit.findings import Finding, Reason, find, findings_table
+from nnunet_labelset.audit.predictions import find_predictions, gather_all, said_about
+from nnunet_labelset.commands.options import add_dataset, add_model, add_processes
+from nnunet_labelset.dataset_conversion.completions import check_labels
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import write_text
+from nnunet_labelset.io.text import aligned
+from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.models import find_model, read_splits
+from nnunet_labelset.nnunet.raw import read_dataset
+from nnunet_labelset.nnunet.recommendation import sided_pairs
+
+EPILOG = """Train every fold with --npz before. Nothing is changed: the page saves a table of what you
+decide, for 'nnunet_labelset annotate --annotated FILE --add'."""
+SHOWN = 30  # findings on screen
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EPILOG
+    add_dataset(parser)
+    add_model(parser)
+    parser.add_argument(
+        "-o",
+        type=Path,
+        metavar="FOLDER",
+        help="where to write audit.csv and audit.html (default: DatasetXXX_Name_audit)",
+    )
+    parser.add_argument("--no-page", action="store_true", help="write the list only, no pictures")
+    parser.add_argument("--overwrite", action="store_true", help="replace an earlier audit")
+    add_processes(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    folder = find_dataset(args.d)
+    name = folder.resolve().name
+    target = args.o or Path(f"{name}_audit")
+    table = target / "audit.csv"
+    if table.exists() and not args.overwrite:
+        raise LabelSetError(f"{table} exists: choose another -o, or add --overwrite")
+    dataset_json, contract = read_dataset(folder)
+    model = find_model(name, args.tr, args.p, args.c)
+    check_labels(model, contract, name)
+    predictions = find_predictions(folder, dataset_json, contract, model, read_splits(name))
+    evidence = gather_all(predictions.cases, model, args.np)
+    names = contract.leaf_names
+    pairs = [(names.index(left), names.index(right)) for left, right in sided_pairs(names)]
+    findings = find(evidence, pairs)
+    _print(findings, names, len(predictions.cases))
+    for note in said_about(predictions):
+        print(f"note: {note}")
+    page = None
+    if not args.no_page:
+        rows = audit_rows(predictions.cases, names, args.np)
+        page = audit_page(name, args.d, names, rows, findings)
+    write_text(table, findings_table(findings, names))
+    print(f"wrote {table}")
+    if page is not None:
+        write_text(target / "audit.html", page)
+        print(f"wrote {target / 'audit.html'}: look, decide, save the table")
+
+
+def _print(findings: Sequence[Finding], label_names: Sequence[str], cases: int) -> None:
+    faults = [finding for finding in findings if finding.reason is not Reason.GAP]
+    print(f"{len(faults)} finding(s) in {cases} case(s), the most doubtful first:")
+    rows = [("case", "label", "why", "doubt", "ml", "confidence")]
+    for finding in faults[:SHOWN]:
+        labels = ", ".join(label_names[label] for label in finding.labels)
+        confidence = "-" if finding.confidence is None else f"{finding.confidence:.2f}"
+        numbers = (f"{finding.doubt:.1f}", f"{finding.volume:.2f}", confidence)
+        rows.append((finding.case, labels, finding.reason.value, *numbers))
+    if faults:
+        print("\n".join(aligned(rows, 3)))
+    if len(faults) > SHOWN:
+        print(f"... {len(faults)} in all: see the table")
+    if gaps := len(findings) - len(faults):
+        print(f"{gaps} label(s) would be there in a gap: listed at the end of the table")
