@@ -50,7 +50,7 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     lines += ["", _coverage(written).rstrip(), "", "next:"]
     if os.path.realpath(os.environ.get(RAW, "")) != os.path.realpath(folder.parent):
         lines.append(f"  export {RAW}={shlex.quote(str(folder.parent.resolve()))}")
-    return "\n".join([*lines, *next_commands(number, written.contract.leaf_names)])
+    return "\n".join([*lines, *next_commands(number, folder, written.contract.leaf_names)])
 
 
 def _coverage(written: Written) -> str:

@@ -229,7 +229,8 @@ def _declare(args: argparse.Namespace, data: LabelledDataset) -> None:
     print(f"'nnunet_labelset annotate -d {args.d} --undo' takes this back")
     words = dataset_words(data.folder.resolve().name)
     number = words[0] if words else args.d
-    commands = next_commands(number, contract.leaf_names, preprocessed=len(written) > 1)
+    is_valid = len(written) > 1  # nnU-Net's copy was written, too
+    commands = next_commands(number, data.folder, contract.leaf_names, preprocessed=is_valid)
     print("\n".join(["next:", *commands]))
 
 

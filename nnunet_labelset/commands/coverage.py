@@ -1,4 +1,4 @@
-"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every leaf is
+"""`nnunet_labelset coverage`: the paper's Table 1, in how many cases of each group every label is
 annotated.
 """
 
@@ -8,10 +8,13 @@ import argparse
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_table, check_table
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.coverage import (
     FORMATS,
     MOST_ON_SCREEN,
     PICTURES,
+    TEXT,
+    CoverageRow,
     dataset_coverage,
     describe_label_sets,
     format_table,
@@ -39,31 +42,36 @@ def run(args: argparse.Namespace) -> None:
     folder = find_dataset(args.d)
     dataset_json, contract = read_dataset(folder)
     rows = dataset_coverage(folder, contract, dataset_json, args.table, args.group_by)
-    ending = Path(args.o).suffix.lower() if args.o else ""
-    if ending in PICTURES:
-        from nnunet_labelset.datasets.coverage_picture import (
-            draw_coverage,
-        )  # matplotlib only where a picture is wanted
+    if args.o is None:
+        print(_screen_text(rows, contract, args.format or TEXT), end="")
+        return
+    if Path(args.o).suffix.lower() in PICTURES:
+        from nnunet_labelset.datasets.coverage_picture import draw_coverage  # needs matplotlib
 
         draw_coverage(rows, args.o, folder.resolve().name)
-        print(f"wrote {args.o}")
-        return
-    style = args.format or next(
-        (name for name, suffix in FORMATS.items() if suffix == ending), None
-    )
-    if args.o and style is None:
-        raise LabelSetError(
-            f"-o {args.o}: expected an ending of {', '.join((*FORMATS.values(), *PICTURES))}, or "
-            "--format"
-        )
-    shown, note = (rows, "") if args.o or style not in (None, "text") else shortened(rows)
-    text = format_table(shown, style or "text") + note
-    if style in (None, "text") and (
-        legend := describe_label_sets(contract, None if args.o else MOST_ON_SCREEN)
-    ):
-        text += f"\n{legend}"
-    if args.o:
-        write_text(args.o, text)
-        print(f"wrote {args.o}")
     else:
-        print(text, end="")
+        write_text(args.o, _file_text(rows, contract, args.format or _format_of(args.o)))
+    print(f"wrote {args.o}")
+
+
+def _screen_text(rows: list[CoverageRow], contract: Contract, style: str) -> str:
+    if style != TEXT:
+        return format_table(rows, style)
+    shown, note = shortened(rows)
+    legend = describe_label_sets(contract, MOST_ON_SCREEN)
+    return format_table(shown) + note + (f"\n{legend}" if legend else "")
+
+
+def _file_text(rows: list[CoverageRow], contract: Contract, style: str) -> str:
+    legend = describe_label_sets(contract) if style == TEXT else ""
+    return format_table(rows, style) + (f"\n{legend}" if legend else "")
+
+
+def _format_of(path: str) -> str:
+    """Return the format that the ending of a file name stands for."""
+    ending = Path(path).suffix.lower()
+    for name, suffix in FORMATS.items():
+        if suffix == ending:
+            return name
+    endings = ", ".join((*FORMATS.values(), *PICTURES))
+    raise LabelSetError(f"-o {path}: expected an ending of {endings}, or --format")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,15 +90,13 @@ def run(args: argparse.Namespace) -> None:
     if args.status:
         print_progress(args.o)
         return
-    _check(args)
+    for problem in _option_problems(args):
+        raise LabelSetError(problem)
     study = _study(args)
     study.check()  # before a data set is written
     if args.withhold is not None:
         folder = withhold(args.d, args.withhold, args.into, args.np)
-        print(
-            f"{folder.name}: written; see what it annotates: nnunet_labelset coverage -d "
-            f"{args.into}"
-        )
+        print(f"wrote {folder.name}; nnunet_labelset coverage -d {args.into} shows its annotations")
         study = replace(study, dataset=folder.name)
     output = study.write()
     rounds = f", and again on {len(study.complete)} completed data set(s)" if study.complete else ""
@@ -105,24 +104,25 @@ def run(args: argparse.Namespace) -> None:
     print(f"next: cd {shlex.quote(str(output))}; snakemake -n    # the plan; without -n: run it")
 
 
-def _check(args: argparse.Namespace) -> None:
+def _option_problems(args: argparse.Namespace) -> Iterator[str]:
     if args.d is None:
-        raise LabelSetError("-d: name the data set of the study")
+        yield "-d: name the data set of the study"
     if args.cv is not None and (args.f or args.i or args.r):
-        raise LabelSetError("--cv validates on its own folds: leave -f, -i and -r out")
+        yield "--cv validates on its own folds: leave -f, -i and -r out"
     if args.cv is not None and args.cv < 2:
-        raise LabelSetError(f"Expected --cv to be at least 2 folds, but got {args.cv}")
+        yield f"Expected --cv to be at least 2 folds, but got {args.cv}"
     if (args.withhold is None) != (args.into is None):
-        raise LabelSetError(
-            "--withhold FILE and --into ID belong together: the table and the new id"
-        )
-    for option, number in [("--into", args.into), *(("--complete", n) for n in args.complete)]:
-        if number is not None and not 0 < number < 1000:
-            raise LabelSetError(f"Expected {option} to be an id from 1 to 999, but got {number}")
+        yield "--withhold FILE and --into ID belong together: the table and the new id"
     if args.into in args.complete:
-        raise LabelSetError(
-            f"--into and --complete need ids of their own, but both got {args.into}"
-        )
+        yield f"--into and --complete need ids of their own, but both got {args.into}"
+    yield from _id_problems("--into", [] if args.into is None else [args.into])
+    yield from _id_problems("--complete", args.complete)
+
+
+def _id_problems(option: str, numbers: Sequence[int]) -> Iterator[str]:
+    for number in numbers:
+        if not 0 < number < 1000:
+            yield f"Expected {option} to be an id from 1 to 999, but got {number}"
 
 
 def _study(args: argparse.Namespace) -> Study:

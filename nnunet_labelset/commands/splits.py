@@ -1,5 +1,5 @@
 """`nnunet_labelset splits`: nnU-Net's `splits_final.json`, stratified by protocol, every fold
-trained on every leaf.
+trained on every label.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     _check_options(args)
-    target = nnunet_folder(PREPROCESSED)
+    preprocessed = nnunet_folder(PREPROCESSED)
     folder, contract, cases = _training_cases(args.d)
-    target = target / folder.resolve().name / SPLITS
+    target = preprocessed / folder.resolve().name / SPLITS
     with locked(folder.resolve()):
         cases = _without_excluded(cases, args.exclude)
         named = _named_subjects(args, cases)
@@ -90,8 +90,8 @@ def run(args: argparse.Namespace) -> None:
     state = "wrote" if is_written else "unchanged:"
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     _print_splits(splits, contract)
-    notes = _notes(contract, cases, named, subjects, networks if is_written else [])
-    print("".join(f"note: {note}\n" for note in notes), end="")
+    for note in _notes(contract, cases, named, subjects, networks if is_written else []):
+        print(f"note: {note}")
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -146,7 +146,7 @@ def _notes(
     networks: list[str],
 ) -> Iterator[str]:
     """Yield what a user should know about the new splits."""
-    unnamed = [case for case in cases if named is not None and case not in named]
+    unnamed = [] if named is None else [case for case in cases if case not in named]
     if unnamed:
         yield f"{some(unnamed)}: --subject names no subject, so each case is its own subject"
     annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)

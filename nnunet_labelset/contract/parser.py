@@ -66,7 +66,7 @@ def parse_labels(
     for name, value in labels.items():
         if isinstance(value, (list, tuple)):
             parsed.wrong(
-                f"label '{name}' is a region {value!r}: say which leaf each value is, in "
+                f"label '{name}' is a region {value!r}: say which label each value is, in "
                 f"{BLOCK}.leaves with "
                 f"{BLOCK}.version {REGIONS_VERSION}"
             )
@@ -121,7 +121,7 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
     """
     if not isinstance(leaves, Mapping) or IGNORE in leaves:
         parsed.wrong(
-            f"Expected {BLOCK}.leaves to be an object of leaf name -> value without '{IGNORE}', "
+            f"Expected {BLOCK}.leaves to be an object of label name -> value without '{IGNORE}', "
             f"as {{...}}"
         )
         return
@@ -163,12 +163,12 @@ def _region_problems(
     if name == IGNORE:
         if not _same(value, len(names)):
             yield (
-                f"Expected '{IGNORE}' to be {len(names)}, one more than the last leaf, but got "
+                f"Expected '{IGNORE}' to be {len(names)}, one more than the last label, but got "
                 f"{value!r}"
             )
         return
     if not members:
-        yield f"region '{name}' has no leaves: list their values, or remove it"
+        yield f"region '{name}' has no labels: list their values, or remove it"
     unknown = [member for member in members if not _is_value(member, len(names))]
     if unknown:
         yield (
@@ -183,7 +183,7 @@ def _region_problems(
     if len(set(members)) < len(members) and not _one_label(value):
         yield f"region '{name}' lists a value twice: {_short(members)}"
     if name in names and set(members) != {names.index(name)}:
-        yield f"'{name}' is the name of a leaf and of another region: rename one of them"
+        yield f"'{name}' is the name of a label and of another region: rename one of them"
 
 
 def _is_value(member: Any, number: int) -> bool:
@@ -195,7 +195,7 @@ def _unused_leaves(names: tuple[str, ...], regions: Mapping[str, LabelSet]) -> I
     for leaf in range(1, len(names)):
         if leaf not in used:
             yield (
-                f"leaf '{names[leaf]}' is in no region, so that no network could predict it: add "
+                f"label '{names[leaf]}' is in no region, so no network could predict it: add "
                 f"it to one"
             )
 
@@ -213,10 +213,7 @@ def _hidden_regions(regions: Mapping[str, LabelSet]) -> Iterator[str]:
 def _plain_labels(labels: Mapping[str, Any], regions: Mapping[str, LabelSet]) -> Iterator[str]:
     has_regions = any(len(members) > 1 for members in regions.values())
     if not has_regions and not any(map(_one_label, labels.values())):
-        yield (
-            f"no label is a region of several leaves: use plain labels and {BLOCK}.version "
-            f"{VERSION}"
-        )
+        yield (f"no region has several labels: use plain labels and {BLOCK}.version {VERSION}")
 
 
 def _order_problems(
@@ -285,7 +282,7 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
             _parse_protocol(parsed, str(name), protocol)
         else:
             parsed.wrong(
-                f"Expected protocol '{name}' to be an object of value -> leaves, but got "
+                f"Expected protocol '{name}' to be an object of value -> labels, but got "
                 f"{protocol!r}"
             )
     for case, name in block["cases"].items():
@@ -310,12 +307,12 @@ def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> N
                 f"{where}: no such label{_region_hint(parsed, value) or parsed.hint(value, index)}"
             )
         elif not isinstance(leaves, (list, tuple, set, frozenset)):
-            parsed.wrong(f"{where}: expected a list of leaves, but got {leaves!r}")
+            parsed.wrong(f"{where}: expected a list of labels, but got {leaves!r}")
         elif not leaves:
-            parsed.wrong(f"{where}: empty label-set; name the leaves that such a voxel may be")
+            parsed.wrong(f"{where}: empty label-set; name the labels that such a voxel may be")
         elif unknown := [leaf for leaf in leaves if not isinstance(leaf, str) or leaf not in index]:
             hint = _region_hint(parsed, unknown[0]) or parsed.hint(unknown[0], index)
-            parsed.wrong(f"{where}: unknown leaf {unknown[0]!r}{hint}")
+            parsed.wrong(f"{where}: unknown label {unknown[0]!r}{hint}")
         else:
             number = len(index) if value == IGNORE else index[value]
             sets[number] = frozenset(index[leaf] for leaf in leaves)
@@ -330,7 +327,7 @@ def _region_hint(parsed: Parsed, name: object) -> str:
     if not isinstance(name, str) or name not in (parsed.regions or {}):
         return ""
     leaves = ", ".join(parsed.leaf_names[leaf] for leaf in sorted((parsed.regions or {})[name]))
-    return f"; '{name}' is a region: protocols speak of its leaves ({leaves})"
+    return f"; '{name}' is a region: protocols name its labels ({leaves})"
 
 
 def _same(value: Any, number: int) -> bool:

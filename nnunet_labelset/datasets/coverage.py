@@ -15,9 +15,10 @@ from nnunet_labelset.io.tables import column_of_cases, csv_text
 from nnunet_labelset.io.text import aligned
 from nnunet_labelset.nnunet.raw import TEST, TRAINING, raw_cases, training_cases
 
-FORMATS = {"text": ".txt", "markdown": ".md", "csv": ".csv"}
+TEXT = "text"
+FORMATS = {TEXT: ".txt", "markdown": ".md", "csv": ".csv"}
 PICTURES = (".png", ".pdf", ".svg")
-WIDEST = 120  # a text table that is wider has the leaves in its rows
+WIDEST = 100  # a text table that is wider has the labels in its rows
 MOST_ON_SCREEN = 40
 ALL = "all"
 
@@ -130,8 +131,7 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
     if not lines:
         return ""
     heading = (
-        "Where a label was not drawn separately, its voxels cannot be told from others. Such a "
-        "label is not counted above,\nunless the protocol states that it was drawn:\n"
+        "Not counted above: labels that a case does not show separately. What such voxels may be:\n"
     )
     if most is not None and len(lines) > most:
         lines[most:] = [f"  ... {len(lines) - most} more: -o FILE writes all of them\n"]

@@ -69,7 +69,7 @@ def draw_coverage(rows: Sequence[CoverageRow], path: str | Path, title: str) -> 
     for index in range(1, len(rows)):
         if rows[index].part != rows[index - 1].part:
             (axes.axvline if upright else axes.axhline)(index - 0.5, color="black", linewidth=1)
-    figure.suptitle(f"{title}: cases in which each leaf is annotated", fontsize=10)
+    figure.suptitle(f"{title}: cases in which each label is annotated", fontsize=10)
     axes.spines[:].set_visible(False)
     with new_file(path) as temporary:
         figure.savefig(temporary, dpi=150)

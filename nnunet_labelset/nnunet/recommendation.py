@@ -6,18 +6,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER, NO_MIRRORING
 from nnunet_labelset.nnunet.names import (
     BEFORE_CASCADE,
     CASCADE,
-    DEFAULT_CONFIGURATION,
     EXTRACT_FINGERPRINT,
     PLAN_AND_PREPROCESS,
     PREPROCESS,
+    SPLITS,
     data_of,
 )
+from nnunet_labelset.nnunet.plans import likely_configuration, planned_folder
 
 TEACHER_TRAINER = f"{DEFAULT_TRAINER}Teacher"
 SIDES = {"left": "right", "l": "r", "lh": "rh", "sin": "dex"}
@@ -43,12 +45,23 @@ def recommended_trainer(names: Sequence[str]) -> str:
     return DEFAULT_TRAINER + (NO_MIRRORING if sided_pairs(names) else "")
 
 
-def next_commands(number: int | str, names: Sequence[str], preprocessed: bool = False) -> list[str]:
-    """What to type after a data set was written."""
-    preprocess = f"  {PLAN_AND_PREPROCESS} -d {number} --verify_dataset_integrity"
-    trainer = recommended_trainer(names)
-    train = f"  nnunet_labelset train {number} {DEFAULT_CONFIGURATION} 0 -tr {trainer}"
-    return [train] if preprocessed else [preprocess, train]
+def next_commands(
+    dataset: str | int, folder: Path, names: Sequence[str], preprocessed: bool = False
+) -> list[str]:
+    """Return what to type after a data set was written or declared.
+
+    `preprocessed`: nnU-Net's files of this data set, if there are any, are still valid.
+    """
+    plans = planned_folder(folder) if preprocessed else None
+    has_splits = plans is not None and (plans / SPLITS).is_file()
+    configuration = likely_configuration(folder, plans)
+    steps = {
+        f"nnunet_labelset verify -d {dataset}": True,
+        f"{PLAN_AND_PREPROCESS} -d {dataset}": plans is None,
+        f"nnunet_labelset splits -d {dataset}": not has_splits,
+        f"nnunet_labelset train {dataset} {configuration} 0 -tr {recommended_trainer(names)}": True,
+    }
+    return [f"  {command}" for command, is_open in steps.items() if is_open]
 
 
 def next_commands_with_plans(

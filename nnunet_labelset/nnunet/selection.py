@@ -174,7 +174,7 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     scored = [candidate for candidate in candidates if not math.isnan(candidate.dice)]
     if not scored:
         raise LabelSetError(
-            "no leaf is annotated in any validation case, so nothing can be compared: check the "
+            "no label is annotated in any validation case, so nothing can be compared: check the "
             "splits"
         )
     return max(scored, key=lambda candidate: (candidate.dice, -candidate.known_wrong))
@@ -207,7 +207,7 @@ def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
         lines.append(
             f"{names.FIND_BEST} would choose {theirs.name}: it takes every value of the label "
             "files for "
-            "a leaf, and counts nothing where the label is ignore"
+            "a label, and counts nothing where the label is ignore"
         )
     else:
         lines.append(f"{names.FIND_BEST} would choose the same")

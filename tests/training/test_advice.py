@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.io.files import write_json
 from nnunet_labelset.nnunet.recommendation import next_commands, reasons, sided_pairs
 from nnunet_labelset.training.advice import Advice, dead_labels
 from tests.helpers import tiny
@@ -53,10 +55,42 @@ def test_names_that_differ_by_side(names: list[str], pairs: list[tuple[str, str]
     assert sided_pairs(names) == pairs
 
 
-def test_next_commands_know_about_sides() -> None:
-    (command,) = next_commands(7, ["liver", "spleen"], preprocessed=True)
-    assert command.split()[-1] == "nnUNetTrainerLabelSet"
-    _, command = next_commands(7, ["kidney_l", "kidney_r"])
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
+    write_json(tmp_path / "Dataset007_A" / "dataset.json", {"file_ending": ".nii.gz"})
+    return tmp_path / "Dataset007_A"
+
+
+def test_next_commands_lead_from_the_data_set_to_the_training(folder: Path) -> None:
+    commands = next_commands(7, folder, ["liver", "spleen"])
+    assert [command.split()[:2] for command in commands] == [
+        ["nnunet_labelset", "verify"],
+        ["nnUNetv2_plan_and_preprocess", "-d"],
+        ["nnunet_labelset", "splits"],
+        ["nnunet_labelset", "train"],
+    ]
+    assert commands[-1].split()[2:] == ["7", "3d_fullres", "0", "-tr", "nnUNetTrainerLabelSet"]
+
+
+def test_next_commands_know_what_was_done_and_planned(folder: Path) -> None:
+    planned = folder.parent / "preprocessed" / folder.name
+    write_json(planned / "dataset.json", {})
+    write_json(planned / "nnUNetPlans.json", {"configurations": {"2d": {}}})
+    write_json(planned / "splits_final.json", [])
+    verify, train = next_commands(7, folder, ["liver"], preprocessed=True)
+    assert verify.split()[1] == "verify"
+    assert train.split()[3] == "2d"
+    assert len(next_commands(7, folder, ["liver"])) == 4  # label maps have changed since
+
+
+def test_next_commands_know_flat_images(folder: Path) -> None:
+    write_json(folder / "dataset.json", {"file_ending": ".png"})
+    assert next_commands(7, folder, ["artery"])[-1].split()[3] == "2d"
+
+
+def test_next_commands_know_about_sides(folder: Path) -> None:
+    command = next_commands(7, folder, ["kidney_l", "kidney_r"])[-1]
     assert command.split()[-1] == "nnUNetTrainerLabelSet_NoMirroring"
 
 

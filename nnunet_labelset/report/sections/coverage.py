@@ -1,4 +1,4 @@
-"""The paper's Table 1: in how many cases each leaf is annotated, evaluated cases and others."""
+"""The paper's Table 1: in how many cases each label is annotated, evaluated cases and others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def body(report: Report) -> Markup:
     leaves = list(groups[0][0].counts)  # with the regions
     if len(leaves) > WIDE:
         found = [row for rows in groups for row in rows]
-        columns = ["leaf", *(f"{row.part}\n{row.group}\nn = {row.cases}" for row in found)]
+        columns = ["label", *(f"{row.part}\n{row.group}\nn = {row.cases}" for row in found)]
         lines = [
             [header(spoken(leaf)), *(_shaded(row.counts[leaf], row.cases) for row in found)]
             for leaf in leaves

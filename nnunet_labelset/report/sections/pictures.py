@@ -118,7 +118,7 @@ def _intro(report: Report) -> Markup:
     )
     if not report.wanted_cases:
         best = ", the method with the best mean Dice" if len(report.methods) > 1 else ""
-        by = "ranked by the mean difference of a leaf's Dice from its median over all cases"
+        by = "ranked by the mean difference of a label's Dice from its median over all cases"
         words = f"Worst and median cases of {report.best_method}{best}, {by}. {words}"
     return paragraph(words)
 

@@ -14,7 +14,7 @@ from nnunet_labelset.report.page import details, figure, join, paragraph, plots,
 from nnunet_labelset.report.plots import PlotRow, forest_plot, strip_plot
 from nnunet_labelset.report.report import WIDE, Report
 
-TITLE = "Scores per leaf"
+TITLE = "Scores per label"
 
 
 def body(report: Report) -> Markup:
@@ -44,7 +44,7 @@ def body(report: Report) -> Markup:
             )
             parts.append(
                 figure(
-                    f"{metric.name} of all leaves", scroll(f"{metric.title} of all leaves", plot)
+                    f"{metric.name} of all labels", scroll(f"{metric.title} of all labels", plot)
                 )
             )
         if many and number:
@@ -57,17 +57,19 @@ def body(report: Report) -> Markup:
             for leaf, of in rows.items()
         ]
         parts.append(
-            details(f"Every leaf: {len(figures)} plots", plots(figures)) if many else plots(figures)
+            details(f"Every label: {len(figures)} plots", plots(figures))
+            if many
+            else plots(figures)
         )
     intro = (
-        "Means of all leaves with their 95 % intervals; below, each leaf by itself. "
+        "Means of all labels with their 95 % intervals; below, each label on its own. "
         if many
         else ""
     )
     intro += (
-        "One mark per case, a cross where the leaf was missed or invented. The box is from "
+        "One mark per case, a cross where the label was missed or invented. The box is from "
         "quartile to quartile, its "
-        "line the median; below it the mean with its 95 % interval. Every leaf has its own axis."
+        "line the median; below it the mean with its 95 % interval. Every label has its own axis."
     )
     return paragraph(intro) + join(parts)
 

@@ -30,7 +30,7 @@ def body(report: Report) -> Markup:
         pseudo = [(f"fold {fold.fold}", "pseudo", fold.pseudo_dice) for fold in folds]
         drawn = (
             line_plot("Loss", losses, "loss"),
-            line_plot("Pseudo-Dice", pseudo, "mean over leaves", (0.0, 1.0)),
+            line_plot("Pseudo-Dice", pseudo, "mean over labels", (0.0, 1.0)),
         )
         figures = [
             figure(f"{name} curves {number}", plot) for number, plot in enumerate(drawn) if plot

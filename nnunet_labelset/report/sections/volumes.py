@@ -31,7 +31,7 @@ def body(report: Report) -> Markup:
         "Altman). The thick line "
         "is the bias, the dashed ones are 1.96 standard deviations around it. Only voxels of which "
         "the reference says "
-        "whether they belong to the leaf count."
+        "whether they belong to the label count."
     )
     if len(report.structures) > WIDE:
         return intro + details(f"{len(figures)} plots", plots(figures))
