@@ -101,9 +101,8 @@ def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split
         if _spread_leaves(folds, safe):
             return [_split(subjects, fold.members) for fold in folds]
     raise LabelSetError(
-        f"no {k} folds were found that all train on every leaf, because too few subjects annotate "
-        "some leaves: "
-        "choose a larger -k or --random"
+        f"no {k} folds were found that all train on every label, because too few subjects annotate "
+        "some of them: choose a larger -k or --random"
     )
 
 

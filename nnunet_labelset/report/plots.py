@@ -124,7 +124,7 @@ def forest_plot(
     return svg(
         2 * WIDTH,
         bottom + 18,
-        f"{title}, {unit}: mean and 95 % interval of {len(rows)} leaves",
+        f"{title}, {unit}: mean and 95 % interval of {len(rows)} labels",
         parts,
     )
 

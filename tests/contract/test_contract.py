@@ -166,19 +166,19 @@ BAD = {
     "protocol 'p', value 'cortx': no such label; did you mean 'cortex'": block(
         protocols={"p": {"cortx": ["cortex"]}}
     ),
-    "protocol 'p', value 'cortex': unknown leaf 'brain_stem'; did you mean 'brainstem'": block(
+    "protocol 'p', value 'cortex': unknown label 'brain_stem'; did you mean 'brainstem'": block(
         protocols={"p": {"cortex": ["brain_stem"]}}
     ),
-    "unknown leaf 'ignore'": block(protocols={"p": {"ignore": ["ignore"]}}),
-    "unknown leaf 3": block(protocols={"p": {"ignore": [3]}}),
-    r"unknown leaf \['cortex'\]": block(protocols={"p": NESTED}),
+    "unknown label 'ignore'": block(protocols={"p": {"ignore": ["ignore"]}}),
+    "unknown label 3": block(protocols={"p": {"ignore": [3]}}),
+    r"unknown label \['cortex'\]": block(protocols={"p": NESTED}),
     "protocol 'p', value 'ignore': empty label-set": block(protocols={"p": {"ignore": []}}),
-    "expected a list of leaves, but got 'cortex'": block(protocols={"p": {"ignore": "cortex"}}),
-    "expected a list of leaves, but got {'cortex'": block(
+    "expected a list of labels, but got 'cortex'": block(protocols={"p": {"ignore": "cortex"}}),
+    "expected a list of labels, but got {'cortex'": block(
         protocols={"p": {"ignore": {"cortex": False}}}
     ),
-    "expected a list of leaves, but got 3": block(protocols={"p": {"ignore": 3}}),
-    "protocol 'p' to be an object of value -> leaves, but got None": block(protocols={"p": None}),
+    "expected a list of labels, but got 3": block(protocols={"p": {"ignore": 3}}),
+    "protocol 'p' to be an object of value -> labels, but got None": block(protocols={"p": None}),
     "'labels' in dataset.json does not declare 'ignore'": dataset_json(
         labels={"background": 0, "white_matter": 1}
     ),
@@ -205,7 +205,7 @@ def test_all_problems_are_found_and_the_rest_is_read():
         "Unknown key(s) in label_sets of dataset.json",
         "protocol 'a', value 'ignore'",
         "protocol 'a', value 'cortex'",
-        "Expected protocol 'b' to be an object of value -> leaves, but got None",
+        "Expected protocol 'b' to be an object of value -> labels, but got None",
         "case 'y'",
         "case 'z'",
     ]
@@ -313,7 +313,7 @@ class TestRegions:
         assert theirs == list(ours.values())
 
     BAD: ClassVar = {
-        "label 'whole_tumour' is a region .*: say which leaf each value is, in label_sets.leaves": {
+        "label 'whole_tumour' is a region .*: say which label each value is, in label_sets.leaves": {
             "labels": REGIONS,
             "label_sets": BLOCK,
         },
@@ -327,7 +327,7 @@ class TestRegions:
         "Expected 'labels' to declare 'background' as 0, but got None": region_json(
             labels={name: REGIONS[name] for name in REGIONS if name != "background"}
         ),
-        "region 'core' has no leaves": region_json(labels={**REGIONS, "core": []}),
+        "region 'core' has no labels": region_json(labels={**REGIONS, "core": []}),
         r"region 'core': \[7\] is no value of label_sets.leaves": region_json(
             labels={**REGIONS, "core": [2, 7]}
         ),
@@ -344,8 +344,8 @@ class TestRegions:
         "region 'core' holds all of 'whole_tumour'": region_json(
             labels={**REGIONS, "core": [1, 2, 3]}
         ),
-        "leaf 'edema' is in no region": region_json(labels={**REGIONS, "whole_tumour": [2, 3]}),
-        "'enhancing' is the name of a leaf and of another region": region_json(
+        "label 'edema' is in no region": region_json(labels={**REGIONS, "whole_tumour": [2, 3]}),
+        "'enhancing' is the name of a label and of another region": region_json(
             labels={**REGIONS, "enhancing": [2, 3]}
         ),
         "'regions_class_order' in dataset.json to list 3 values.*but got None": region_json(
@@ -355,13 +355,13 @@ class TestRegions:
         r"regions_class_order: 1 is no value of region 'core' \(2, 3\)": region_json(
             order=[1, 1, 3]
         ),
-        "Expected 'ignore' to be 4, one more than the last leaf, but got 5": region_json(
+        "Expected 'ignore' to be 4, one more than the last label, but got 5": region_json(
             labels={**REGIONS, "ignore": 5}
         ),
-        "no label is a region of several leaves": region_json(
+        "no region has several labels": region_json(
             labels={"background": 0, "e": 1, "n": 2, "enhancing": [3]}, order=[1, 2, 3]
         ),
-        "unknown leaf 'core'; 'core' is a region: protocols speak of its leaves .necrosis, enhancing.": region_json(
+        "unknown label 'core'; 'core' is a region: protocols name its labels .necrosis, enhancing.": region_json(
             protocols={"p": {"ignore": ["core"]}}, cases={}
         ),
         "value 'whole_tumour': no such label; 'whole_tumour' is a region": region_json(
@@ -377,7 +377,7 @@ class TestRegions:
     def test_one_mistake_is_told_once(self):
         """A region without leaves still has its place in the order."""
         problems = Contract.read(region_json(labels={**REGIONS, "core": []}))[1]
-        assert problems == ["region 'core' has no leaves: list their values, or remove it"]
+        assert problems == ["region 'core' has no labels: list their values, or remove it"]
 
     def test_a_case_of_which_nothing_is_known_annotates_no_region(self):
         nothing = {leaf: list(LEAVES) for leaf in LEAVES}

@@ -151,12 +151,12 @@ def test_the_manifest_of_the_documentation(tmp_path: Path) -> None:
     ("before", "after", "message"),
     [
         ('regions_class_order = ["edema", "necrosis", "enhancing"]', "", "regions_class_order: expected 3 labels, one for each of whole tumour, core, enhancing"),
-        ('core = ["necrosis", "enhancing"]', "core = []", "region 'core' has no leaves"),
+        ('core = ["necrosis", "enhancing"]', "core = []", "region 'core' has no labels"),
         ('core = ["necrosis", "enhancing"]', 'core = "tumor"', "regions.core: unknown label 'tumor'"),
         ('"whole tumour" = ["edema", "necrosis", "enhancing"]', '"whole tumour" = ["edema", "enhancing"]\nx = "edema"', "to list 4 values"),
         ('order = ["edema", "necrosis"', 'order = ["enhancing", "edema"', "1 is no value of region 'core'"),
         ('order = ["edema", "necrosis"', 'order = ["oedema", "necrosis"', "unknown label 'oedema'; did you mean"),
-        ('leaves = ["background",', 'leaves = ["background", "cyst",', "leaf 'cyst' is in no region"),
+        ('leaves = ["background",', 'leaves = ["background", "cyst",', "label 'cyst' is in no region"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_before_any_case_is_read(

@@ -147,7 +147,7 @@ def test_impossible():
     folds.
     """
     contract = make_contract({"p": "cd", "q": "bd", "r": "ad"}, {"x": "p", "y": "q", "z": "r"})
-    with pytest.raises(LabelSetError, match="no 2 folds were found that all train on every leaf"):
+    with pytest.raises(LabelSetError, match="no 2 folds were found that all train on every label"):
         k_folds(subjects_of(contract, contract.cases), 2)
     assert len(k_folds(subjects_of(contract, contract.cases), 3)) == 3
 

@@ -95,7 +95,7 @@ class TestContract:
         errors, warnings = verify(folder)
         for text in (
             "protocol 'bad', value 'ignore': empty label-set",
-            "unknown leaf 'spleeen'; did you mean 'spleen'?",
+            "unknown label 'spleeen'; did you mean 'spleen'?",
             "no such label; did you mean 'liver'?",
             "case 'full_1': unknown protocol 'ful'",
             "lists 'ghost', but there is no such case",

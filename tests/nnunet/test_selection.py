@@ -301,5 +301,5 @@ def test_choice_with_undefined_scores(tmp_path):
     assert "would choose 1" in describe_choice([first, second], second)
     assert "may fail here" in describe_choice([first, second, third], second)
     assert "would choose the same" in describe_choice([second], second)
-    with pytest.raises(ValueError, match="no leaf is annotated"):
+    with pytest.raises(ValueError, match="no label is annotated"):
         choose([first])

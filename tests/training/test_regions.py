@@ -138,7 +138,7 @@ def test_mistakes_stop_at_once(regions_in_process: tiny.NNUNet) -> None:
     labels, block = tiny.REGIONS["labels"], tiny.REGIONS["label_sets"]
     two = {key: labels[key] for key in ("background", "whole", "inner", "ignore")}
     for changes, message in (
-        ({"labels": {**labels, "inner": []}}, "region 'inner' has no leaves"),
+        ({"labels": {**labels, "inner": []}}, "region 'inner' has no labels"),
         (
             {"labels": {**two, "whole": [1, 2], "inner": [2]}, "regions_class_order": [1, 2]},
             "'dot' is in no region",

@@ -131,7 +131,7 @@ class OneCase:
     [
         ("full", [0, 1, 2, 3, 4], [1, 2, 3]),
         ("no_core", [0, 1, 4], [1]),
-        ("merged", [0, 1], [1]),  # no leaf is annotated: a label-set without background
+        ("merged", [0, 1], [1]),  # no label is annotated: a label-set without background
         ("merged", [0, 4], []),
         ("nothing", [0, 1, 2, 3], []),
     ],

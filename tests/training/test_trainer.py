@@ -294,7 +294,7 @@ def unlist(dataset: dict) -> None:
             r"preprocessed/\w+/dataset.json: .*no 'label_sets' block.*/raw/.* has the block: cp /",
         ),
         (add_region, "'shell' is a region"),
-        (misspell, "unknown leaf 'cor'; did you mean 'core'"),
+        (misspell, "unknown label 'cor'; did you mean 'core'"),
         (undeclare, "does not declare 'ignore'"),
         (
             know_nothing,

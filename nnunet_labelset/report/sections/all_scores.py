@@ -37,7 +37,7 @@ def body(report: Report) -> Markup:
         for index, row in enumerate(report.metrics)
     )
     tools = Markup(
-        '<div class="tools" hidden><label>Search <input type="search" placeholder="case, leaf, '
+        '<div class="tools" hidden><label>Search <input type="search" placeholder="case, label, '
         'protocol"></label>'
         '<label>Metric <select>{}</select></label><button type="button" '
         'data-by="-1">Previous</button>'

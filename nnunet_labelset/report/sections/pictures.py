@@ -111,10 +111,8 @@ def most_disputed(report: Report) -> str | None:
 def _intro(report: Report) -> Markup:
     words = (
         "Each view is the slice with the most errors among those through the bulk of what is "
-        "drawn, cropped to "
-        "what the reference labels. Reference and errors are hatched where the reference leaves "
-        "several leaves "
-        "possible; there, only what is known to be wrong is an error."
+        "drawn, cropped to what the reference labels. Reference and errors are hatched where the "
+        "reference allows several labels; there, only what is known to be wrong is an error."
     )
     if not report.wanted_cases:
         best = ", the method with the best mean Dice" if len(report.methods) > 1 else ""

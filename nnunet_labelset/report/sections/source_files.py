@@ -51,7 +51,7 @@ def body(report: Report) -> Markup:
         rows.append([*row, Cell(join(links, ", "), kind="name")])
     heads = ["case", *columns, *(f"{method}\nmean {dice.heading}" for method in report.methods)]
     heads += [*(f"{method}\n{KNOWN_WRONG.heading.lower()}" for method in report.methods), "files"]
-    intro = paragraph("Mean Dice over the leaves that are scored in a case.")
+    intro = paragraph("Mean Dice over the labels that are scored in a case.")
     return intro + table("Cases", heads, [rows], 1 + len(columns)) + _files(report)
 
 
