@@ -5,6 +5,7 @@ processes.
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from nnunet_labelset.dataset_conversion.meaning import (
     interpret,
 )
 from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.raters import count_said
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
 from nnunet_labelset.dataset_conversion.remap import remap
 from nnunet_labelset.io.files import link_file, new_file, reason
@@ -68,7 +70,9 @@ class _Conversion(CaseReader):
             good_images = self.mask_images(good_images, labels, mask)
         if problems or reference is None:
             return None
-        return good_images, Volume(values, reference.place) if values is not None else None
+        self.result.is_flat = len(reference.place.size) == 2 or reference.place.size[2] == 1
+        place = replace(reference.place, components=1)
+        return good_images, Volume(values, place) if values is not None else None
 
     def check_mask_file(self) -> None:
         if self.job.mask is not None or self.job.protocol.mask is not Mask.FILE:
@@ -99,8 +103,9 @@ class _Conversion(CaseReader):
         job, result = self.job, self.result
         path = next(path for path in job.labels if path is not None)
         counts = count_values(labels)
-        meaning = interpret(job.protocol, counts)
-        self.check_values(counts, meaning, path)
+        said = count_said(counts, self.disputed)
+        meaning = interpret(replace(job.protocol, disputed=self.disputed), {*counts, *said})
+        self.check_values(said, meaning, path)
         if mask is not None and mask.shape != labels.shape:
             return None  # the geometry problem has been noted
         uses_mask = mask is not None and (
@@ -189,6 +194,8 @@ class _Conversion(CaseReader):
 
     def masked(self, image: Volume, path: Path, kept: np.ndarray) -> Volume:
         """Return the image with 0 outside of `kept`; one that was masked before is copied."""
+        if image.place.components > 1:
+            kept = kept[..., None]
         array = np.where(kept, image.array, image.array.dtype.type(0))
         if np.array_equal(array, image.array):
             return image
@@ -216,7 +223,7 @@ def dilate(inside: np.ndarray, distance: float, spacing: tuple[float, ...]) -> n
     if inside.any():
         box = []  # what is inside, and its surroundings
         for axis, step in enumerate(spacing):
-            occupied = np.flatnonzero(inside.any(axis=tuple({0, 1, 2} - {axis})))
+            occupied = np.flatnonzero(inside.any(axis=tuple({*range(inside.ndim)} - {axis})))
             radius = int(min(distance / step, inside.shape[axis])) + 1
             box.append(slice(max(0, int(occupied[0]) - radius), int(occupied[-1]) + radius + 1))
         away = distance_transform_edt(~inside[tuple(box)], sampling=spacing)

@@ -50,7 +50,9 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     lines += ["", _coverage(written).rstrip(), "", "next:"]
     if os.path.realpath(os.environ.get(RAW, "")) != os.path.realpath(folder.parent):
         lines.append(f"  export {RAW}={shlex.quote(str(folder.parent.resolve()))}")
-    return "\n".join([*lines, *next_commands(number, folder, written.contract.leaf_names)])
+    names = written.contract.leaf_names
+    return "
+".join([*lines, *next_commands(number, folder, names, flat=written.is_flat)])
 
 
 def _coverage(written: Written) -> str:

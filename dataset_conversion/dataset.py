@@ -35,6 +35,7 @@ class Written:
     notes: list[tuple[str, Note]]  # case, what was noticed
     resumed: int
     kept: list[str]  # files of the data set that was replaced
+    is_flat: bool = False  # nnU-Net plans the configuration 2d only
 
 
 def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bool) -> Written:
@@ -68,11 +69,18 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
             ],
             resumed=resumed,
             kept=[],
+            is_flat=_plans_flat(good_jobs, results),
         )
         if plan.renamed:
             write_text(staging / RENAMED, csv_text(Renamed._fields, plan.renamed))
         written.kept = _publish(target, written, plan.channels, results)
         return written
+
+
+def _plans_flat(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> bool:
+    """Tell whether the median training image has one slice: then nnU-Net plans no 3D network."""
+    flat = [results[job.case].is_flat for job in jobs if job.part == TRAINING]
+    return sum(flat) > len(flat) / 2
 
 
 def _same_images(

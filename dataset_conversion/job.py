@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 from nnunet_labelset.contract import Protocol
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.regrid import GridRules
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.flat import PICTURES, is_picture
 from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
 from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, TRAINING
 
@@ -40,7 +44,11 @@ class CaseJob:
     fully_annotated: bool = False  # the user vouches for it, however much of the mask is unlabelled
     link: bool = False
     ending: str = DEFAULT_ENDING
+    colours: int = 1  # channels in one picture, such as 3 for RGB
     notes: tuple[Note, ...] = ()  # what was noticed before any file was read
+    raters: bool = False  # `labels` are the label maps of several raters
+    grid: GridRules = field(default_factory=GridRules)
+    segments: Mapping[int, tuple[str, ...]] | None = None  # names in a file of 3D Slicer
     dicom: DicomCase | None = None  # its images and labels, in place of files
 
     @property
@@ -74,3 +82,21 @@ class CaseResult:
     problems: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     checksums: dict[str, str] = field(default_factory=dict)
+    is_flat: bool = False  # a single slice
+
+
+def common_ending(endings: Iterable[str]) -> str:
+    """Return the ending of all files of a data set whose images end so: that of pictures if they
+    share one that nnU-Net reads, and the usual one of volumes.
+    """
+    different = {ending.lower() for ending in endings}
+    pictures = {ending for ending in different if is_picture(f"x{ending}")}
+    if not pictures:
+        return DEFAULT_ENDING
+    if pictures != different:
+        raise LabelSetError(
+            f"flat pictures and volumes ({', '.join(sorted(different))}) in one data set: "
+            "nnU-Net reads one kind of files only: write two data sets"
+        )
+    ending = pictures.pop() if len(pictures) == 1 else ""
+    return ending if ending in PICTURES else PICTURES[0]

@@ -50,7 +50,8 @@ class SourceProtocol:
     value (0) is unlabelled. `annotated` are the leaves that were looked for, and `varies` those
     that count as annotated where they occur; of `partly` drawn leaves some structures exist and
     others do not. `absorbs[y]` are leaves that were labelled as `y` wherever they are not
-    annotated. `withheld` leaves are made unannotated on purpose.
+    annotated. `withheld` leaves are made unannotated on purpose. `disputed` are numbers of voxels
+    for which raters said different values: any of them may be right.
 
     Where `is_final`, another data set has said it all: `values` are label-sets, 0 included, and
     `annotated` is what counts as annotated. `is_complete` then tells whether it was in that data
@@ -64,6 +65,7 @@ class SourceProtocol:
     partly: LabelSet = frozenset()
     absorbs: Mapping[int, LabelSet] = field(default_factory=dict)
     withheld: LabelSet = frozenset()
+    disputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     mask: Mask = Mask.NONE
     is_final: bool = False
     is_complete: bool = False
@@ -139,6 +141,8 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
     if UNLABELLED in values:  # the source says what it is
         outside = values[UNLABELLED]
     values.setdefault(UNLABELLED, inside)
+    for number, said in protocol.disputed.items():
+        values[number] = _union(values[value] for value in said if value in values)
     stored = _stored(protocol, present, values, outside, known)
     one_hidden = len(known.hidden - BACKGROUND) == 1
     says_background = protocol.values.get(UNLABELLED) == BACKGROUND
@@ -202,7 +206,8 @@ def _stored(
     occur are stored where there is room; one of all leaves never takes `ignore` from another.
     """
     inside = values[UNLABELLED]
-    declared = [labels for labels in values.values() if len(labels) < protocol.num_leaves]
+    agreed = (labels for value, labels in values.items() if value not in protocol.disputed)
+    declared = [labels for labels in agreed if len(labels) < protocol.num_leaves]
     occurring = [values[value] for value in present if value in values]
     annotated, for_ignore = protocol.annotated, inside if len(inside) > 1 else frozenset[int]()
     if known is not None:

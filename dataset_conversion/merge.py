@@ -20,6 +20,7 @@ from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.flat import is_picture
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.names import CONVERT_DECATHLON, DATASET, dataset_words
@@ -259,7 +260,9 @@ def _job(
     protocols: Mapping[str, SourceProtocol],
     options: MergeOptions,
 ) -> CaseJob:
-    if len(case.images) != len(options.channels):
+    # A picture may hold all channels as colours.
+    in_one_file = len(case.images) == 1 and is_picture(case.images[0])
+    if len(case.images) != len(options.channels) and not in_one_file:
         raise LabelSetError(
             f"case '{case.name}' has {len(case.images)} images, expected {len(options.channels)}"
         )
@@ -282,4 +285,5 @@ def _job(
         fully_annotated=dataset.fully_annotated,
         link=options.link,
         ending=options.ending,
+        colours=len(options.channels) if in_one_file else 1,
     )

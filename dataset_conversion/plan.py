@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -10,15 +11,26 @@ from typing import TYPE_CHECKING
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.case_names import CaseNames, Renamed
-from nnunet_labelset.dataset_conversion.job import CaseJob
+from nnunet_labelset.dataset_conversion.job import CaseJob, common_ending
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.regrid import UNKNOWN, Outside
+from nnunet_labelset.dataset_conversion.slicer import read_segments
 from nnunet_labelset.dataset_conversion.sources.case_list import CaseRow, CaseRows, read_case_list
 from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
-from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role, find_cases
+from nnunet_labelset.dataset_conversion.sources.names import Matching, match_names
+from nnunet_labelset.dataset_conversion.sources.patterns import (
+    ALL_CHANNELS,
+    LABEL,
+    MASK,
+    Kind,
+    Role,
+    find_cases,
+)
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.flat import is_flat
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.raw import TRAINING
+from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, TRAINING
 
 if TYPE_CHECKING:  # pydicom is an extra
     from nnunet_labelset.dataset_conversion.dicom.planning import PlannedCase
@@ -50,6 +62,7 @@ class SourceCase:
     notes: tuple[Note, ...] = ()
     problems: tuple[str, ...] = ()
     dicom: PlannedCase | None = None
+    matching: Matching | None = None
 
     @property
     def where(self) -> str:
@@ -73,7 +86,7 @@ class Plan:
     jobs: list[CaseJob] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
     renamed: list[Renamed] = field(default_factory=list)
-    dicom: list[PlannedCase] = field(default_factory=list)
+    matchings: list[Matching] = field(default_factory=list)  # of names of structures
 
 
 def plan(
@@ -101,6 +114,8 @@ def plan(
         {source.name for source in sources}, set(other_sources), [job.case for job in result.jobs]
     )
     _check_patterns(sources, result, options)
+    ending = common_ending(map(_ending, result.jobs))
+    result.jobs = [replace(job, ending=ending) for job in result.jobs]
     return result
 
 
@@ -110,6 +125,11 @@ class _NotDrawnError(LabelSetError):
     def __init__(self, structures: Sequence[str]) -> None:
         super().__init__(", ".join(structures))
         self.structures = structures
+
+
+def _ending(job: CaseJob) -> str:
+    """Return the ending of a case's images, which are written anew unless they are pictures."""
+    return job.images[0].suffix if is_flat(job.images[0]) else DEFAULT_ENDING
 
 
 def _plan_source(
@@ -129,10 +149,10 @@ def _plan_source(
             result.problems.append((f"{source.name}/{chosen_name}", str(error)))
             continue
         result.problems += [(name, text) for text in case.problems]
-        if case.dicom is not None:
-            result.dicom.append(case.dicom)
-            if case.problems:  # without image or structures there is nothing more to say
-                continue
+        if case.matching is not None:
+            result.matchings.append(case.matching)
+        if case.problems and case.source.finds_names:  # without structures, no more to say
+            continue
         if _is_undeclared(case, options):
             undeclared.append(name)
         try:
@@ -201,14 +221,40 @@ def _source_cases(source: Source, options: Options) -> Iterator[SourceCase]:
     if source.dicom is not None:
         yield from _dicom_cases(source, options)
         return
-    if source.cases is None:
-        yield from _cases_in_folder(source)
-        return
+    cases = _cases_in_folder(source) if source.cases is None else _listed_cases(source, options)
+    for case in cases:
+        yield case if source.several_segments is None else _with_segments(case)
+
+
+def _listed_cases(source: Source, options: Options) -> Iterator[SourceCase]:
+    assert source.cases is not None
     manifest = options.manifest
     for row in read_case_list(
         source.cases, manifest.leaves, manifest.channels, source.folder
     ).values():
         yield SourceCase(source, row.case, row.files, row)
+
+
+def _with_segments(case: SourceCase) -> SourceCase:
+    """Return a case of 3D Slicer, in which the file of every structure is the segmentation."""
+    path = case.files.get(LABEL)
+    several = case.source.several_segments
+    if path is None or several is None:
+        return case
+    names = tuple(case.source.labels)
+    try:
+        segments = [segment.name for segment in read_segments(path)]
+    except LabelSetError as error:
+        return replace(case, problems=(*case.problems, str(error)))
+    matching = match_names(segments, list(map(re.compile, names)), several, str(path))
+    roles = {Role(Kind.LABEL, names[number - 1]): path for number in matching.structures}
+    return replace(
+        case,
+        files={**case.files, **roles},
+        notes=case.notes + matching.notes,
+        problems=case.problems + matching.problems,
+        matching=matching,
+    )
 
 
 def _cases_in_folder(source: Source) -> Iterator[SourceCase]:
@@ -265,6 +311,7 @@ def _dicom_cases(source: Source, options: Options) -> Iterator[SourceCase]:
             notes=tuple(planned.notes),
             problems=tuple(planned.problems),
             dicom=planned,
+            matching=planned.matching,
         )
 
 
@@ -290,12 +337,36 @@ def _job(name: str, case: SourceCase, options: Options) -> CaseJob:
         mask_images=options.mask_images,
         fully_annotated=_matches(options.fully_annotated, name, source.name),
         link=options.link,
-        notes=case.notes + notes,
+        colours=len(options.manifest.channels) if ALL_CHANNELS in case.files else 1,
+        notes=case.notes + notes + _rater_notes(case),
         dicom=case.dicom.dicom if case.dicom is not None else None,
+        segments=_segments(case),
+        grid=source.grid,
+        raters=_raters(case) > 0,
     )
 
 
+def _segments(case: SourceCase) -> Mapping[int, tuple[str, ...]] | None:
+    is_slicer = case.source.several_segments is not None and case.matching is not None
+    return case.matching.structures if is_slicer and case.matching is not None else None
+
+
+def _raters(case: SourceCase) -> int:
+    """Return how many raters have a pattern in the source."""
+    return sum(role.kind is Kind.RATER for role in case.source.patterns)
+
+
+def _rater_notes(case: SourceCase) -> tuple[Note, ...]:
+    files = sum(role.kind is Kind.RATER for role in case.files)
+    if files in (0, _raters(case)):
+        return ()
+    return (Note("fewer raters", f"{files} of {_raters(case)}"),)
+
+
 def _image_files(case: SourceCase, channels: Iterable[str], where: str) -> Iterator[Path]:
+    if ALL_CHANNELS in case.files:
+        yield case.files[ALL_CHANNELS]
+        return
     for channel in channels:
         role = Role(Kind.IMAGE, channel)
         if role not in case.files:
@@ -319,10 +390,13 @@ def _protocol(name: str, case: SourceCase, options: Options) -> SourceProtocol:
     values = source.labels.items()
     if source.per_structure:
         values = {str(number): s for number, s in enumerate(source.labels.values(), 1)}.items()
+    numbers = {int(value): labels for value, labels in values}
+    if source.grid.outside is Outside.UNKNOWN:
+        numbers[UNKNOWN] = frozenset(range(len(options.manifest.leaves)))
     is_withheld = _matches(options.withhold_in, name, source.name)
     return SourceProtocol(
         num_leaves=len(options.manifest.leaves),
-        values={int(value): labels for value, labels in values},
+        values=numbers,
         annotated=annotated,
         varies=frozenset() if source.per_structure else varies,
         partly=partly,
@@ -367,10 +441,20 @@ def _label_files(case: SourceCase, protocol: SourceProtocol, where: str) -> tupl
         return _structure_files(case, protocol, where)
     if LABEL in case.files:
         return (case.files[LABEL],)
+    rated = tuple(path for role, path in case.files.items() if role.kind is Kind.RATER)
+    if rated:
+        return rated
     if case.part == TRAINING:
-        looked_for = some(source.patterns.get(LABEL, ("the column label",)))
+        looked_for = some(_label_patterns(source) or ["the column label"])
         raise LabelSetError(f"{where}: no label file: looked for {looked_for}")
     return ()
+
+
+def _label_patterns(source: Source) -> list[str]:
+    patterns: list[str] = []
+    for role, texts in source.patterns.items():
+        patterns += texts if role.kind in (Kind.LABEL, Kind.RATER) else ()
+    return patterns
 
 
 def _structure_files(
@@ -381,6 +465,10 @@ def _structure_files(
     has_files = any(files.values())
     if case.part != TRAINING and not has_files:
         return ()
+    if case.source.several_segments is not None and not has_files:
+        raise LabelSetError(
+            f"{where}: no label file: looked for {some(_label_patterns(case.source))}"
+        )
     if case.dicom is not None and not has_files:
         raise LabelSetError(f"{where}: no structure set or segmentation refers to its image")
     varies = frozenset[int]() if case.is_declared else case.source.varies

@@ -121,13 +121,13 @@ class Records:
 
 
 def _result(record: dict[str, Any]) -> CaseResult:
+    protocol = None
+    if record["protocol"] is not None:
+        sets = tuple(frozenset(labels) for labels in record["protocol"]["sets"])
+        vouched = frozenset(record["protocol"]["vouched"])
+        protocol = Protocol(**{**record["protocol"], "sets": sets, "vouched": vouched})
     notes = [Note(*note) for note in record["notes"]]
-    if record["protocol"] is None:
-        return CaseResult(None, record["problems"], notes, record["checksums"])
-    sets = tuple(frozenset(labels) for labels in record["protocol"]["sets"])
-    vouched = frozenset(record["protocol"]["vouched"])
-    protocol = Protocol(**{**record["protocol"], "sets": sets, "vouched": vouched})
-    return CaseResult(protocol, record["problems"], notes, record["checksums"])
+    return CaseResult(**{**record, "notes": notes, "protocol": protocol})
 
 
 def _dump(value: Any) -> str:

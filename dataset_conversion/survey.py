@@ -30,13 +30,13 @@ def _coverage(plan: Plan) -> Iterator[str]:
 
 
 def _names(plan: Plan) -> Iterator[str]:
-    unmatched = Counter(name for planned in plan.dicom for name in planned.unmatched)
+    unmatched = Counter(name for matching in plan.matchings for name in matching.unmatched)
     if unmatched:
         texts = (f"{name} ({count})" for name, count in unmatched.most_common())
         yield f"names that matched nothing: {some(texts, MOST_NAMES)}"
-    several = Counter(name for planned in plan.dicom for name in planned.several)
+    several = Counter(name for matching in plan.matchings for name in matching.several)
     for name, count in several.items():
-        yield f"several ROIs for '{name}' in {count} cases"
+        yield f"several structures for '{name}' in {count} cases"
 
 
 def _problems(plan: Plan) -> Iterator[str]:

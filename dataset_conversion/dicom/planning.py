@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,9 +25,9 @@ from nnunet_labelset.dataset_conversion.dicom.structure_set import (
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.sources.dicom_rules import (
     DicomRules,
-    SeveralRois,
     SeveralSets,
 )
+from nnunet_labelset.dataset_conversion.sources.names import Matching, match_names
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import some
 
@@ -41,8 +40,7 @@ class PlannedCase:
 
     images: list[Path] = field(default_factory=list)
     dicom: DicomCase | None = None
-    unmatched: tuple[str, ...] = ()  # ROI names that are no label
-    several: tuple[str, ...] = ()  # expressions that match several ROIs
+    matching: Matching | None = None
     notes: list[Note] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -214,52 +212,23 @@ def _add_structures(
     rois = _read_rois(drawing)
     drawn = [roi for roi in rois if roi.is_drawn]
     external = [roi.name for roi in drawn if roi.interpreted_type == EXTERNAL and roi.contours]
-    structures = {}
-    for number, pattern in enumerate(patterns, start=1):
-        matching = [roi.name for roi in drawn if pattern.search(roi.name)]
-        if matching:
-            structures[number] = tuple(dict.fromkeys(matching))
-        if len(matching) > 1:
-            _tell_several(planned, drawing, rules, pattern, matching)
-    matched = Counter(name for group in structures.values() for name in group)
-    planned.problems += [
-        f"{drawing.path}: ROI '{name}' matches {count} entries of 'labels': make them stricter"
-        for name, count in matched.items()
-        if count > 1
-    ]
-    if not structures:
-        names = some((roi.name for roi in drawn), 10)
-        planned.problems.append(f"{drawing.path}: no ROI matches a label; it has {names or 'none'}")
-    planned.notes += [
-        Note("points or open contours only, not annotated", roi.name)
-        for roi in rois
-        if not roi.is_drawn and any(pattern.search(roi.name) for pattern in patterns)
-    ]
-    known = {*matched, *external}
-    planned.unmatched = tuple(roi.name for roi in drawn if roi.name not in known)
+    names = [roi.name for roi in drawn]
+    matching = match_names(names, patterns, rules.several_rois, str(drawing.path), external)
+    planned.matching = matching
+    planned.problems += matching.problems
+    planned.notes += [*matching.notes, *_open_notes(rois, patterns)]
     planned.dicom = DicomCase(
         stack=stack,
         drawing=drawing,
-        structures=structures,
+        structures=matching.structures,
         external=tuple(external) if rules.use_external else (),
     )
 
 
-def _tell_several(
-    planned: PlannedCase,
-    drawing: Drawing,
-    rules: DicomRules,
-    pattern: re.Pattern,
-    names: Sequence[str],
-) -> None:
-    planned.several += (pattern.pattern,)
-    if rules.several_rois is SeveralRois.UNION:
-        planned.notes.append(Note("several ROIs united", some(names)))
-        return
-    planned.problems.append(
-        f"{drawing.path}: {len(names)} ROIs match '{pattern.pattern}': {some(names)}: make it "
-        "stricter, or 'several_rois = \"union\"'"
-    )
+def _open_notes(rois: Sequence[Roi], patterns: Sequence[re.Pattern]) -> Iterator[Note]:
+    for roi in rois:
+        if not roi.is_drawn and any(pattern.search(roi.name) for pattern in patterns):
+            yield Note("points or open contours only, not annotated", roi.name)
 
 
 def _read_rois(drawing: Drawing) -> list[Roi]:

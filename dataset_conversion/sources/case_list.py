@@ -39,7 +39,7 @@ def read_case_list(
     With `channels`, the columns image, label and mask are read as well.
     """
     table = read_table(path)
-    images = _image_columns(channels)
+    images = _image_columns(channels, "image" in table[0])
     known = [*COLUMNS, *images, *(("label", "mask") if channels else ())]
     _check_columns(list(table[0]), known, ["case", *images], path)
     rows: dict[tuple[str, str], CaseRow] = {}
@@ -55,10 +55,12 @@ def read_case_list(
     return rows
 
 
-def _image_columns(channels: tuple[str, ...]) -> dict[str, str]:
-    """Return the channel of each column with image files."""
+def _image_columns(channels: tuple[str, ...], in_one_file: bool) -> dict[str, str]:
+    """Return the channel of each column with image files; "" means all, as colours of a picture."""
     if len(channels) == 1:
         return {"image": channels[0]}
+    if channels and in_one_file:
+        return {"image": ""}
     return {f"image_{channel}": channel for channel in channels}
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from nnunet_labelset.dataset_conversion.sources.toml_values import get_choice, get_text
+from nnunet_labelset.dataset_conversion.sources.toml_values import get_choice, get_rule, get_text
 from nnunet_labelset.errors import LabelSetError
 
-KEYS = {"series", "structure_set", "structure_sets", "several_rois", "irregular", "match"}
+SEVERAL_ROIS = "several_rois"
+KEYS = {"series", "structure_set", "structure_sets", SEVERAL_ROIS, "irregular", "match"}
 
 
 class SeveralSets(Enum):
@@ -48,14 +49,12 @@ def read_dicom_rules(entry: Mapping[str, Any], where: str) -> DicomRules:
     mask = get_text(entry, "mask", where, "external")
     if mask not in ("external", "none"):
         raise LabelSetError(f"{where}: mask: expected 'external' or 'none', but got '{mask}'")
-    sets = get_choice(entry, "structure_sets", where, tuple(rule.value for rule in SeveralSets))
-    rois = get_choice(entry, "several_rois", where, tuple(rule.value for rule in SeveralRois))
     return DicomRules(
         case=get_text(entry, "case", where, "{PatientID}"),
         series=_regex(entry, "series", where),
         structure_set=_regex(entry, "structure_set", where),
-        structure_sets=SeveralSets(sets),
-        several_rois=SeveralRois(rois),
+        structure_sets=get_rule(entry, "structure_sets", where, SeveralSets),
+        several_rois=get_rule(entry, SEVERAL_ROIS, where, SeveralRois),
         resample_irregular=get_choice(entry, "irregular", where, ("error", "resample"))
         == "resample",
         match_by_folder=get_choice(entry, "match", where, ("uid", "folder")) == "folder",

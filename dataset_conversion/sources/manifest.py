@@ -5,8 +5,9 @@ Presets are such files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,27 @@ from typing import Any
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import ALL
 from nnunet_labelset.dataset_conversion.meaning import Mask
+from nnunet_labelset.dataset_conversion.regrid import (
+    GridRules,
+    Interpolation,
+    Outside,
+    Resample,
+)
 from nnunet_labelset.dataset_conversion.sources import dicom_rules
-from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
+from nnunet_labelset.dataset_conversion.sources.patterns import (
+    ALL_CHANNELS,
+    LABEL,
+    MASK,
+    Kind,
+    Role,
+)
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
     get_choice,
     get_flag,
     get_patterns,
     get_regex,
+    get_rule,
     get_table,
     get_text,
     get_texts,
@@ -29,6 +43,7 @@ from nnunet_labelset.dataset_conversion.sources.toml_values import (
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name
+from nnunet_labelset.io.flat import is_picture
 from nnunet_labelset.io.volume import HIGHEST_VALUE
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
@@ -36,9 +51,29 @@ PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets")))
 SOURCE_KEYS = {
     "like", "description", "folder", "part", "case", "prefix", "image", "label", "mask", "exclude",
     "cases", "labels", "annotated", "varies", "absorbs", "overlap", "first_volume", "replace_nan",
-    "kind",
+    "kind", "raters", "resample", "interpolation", "outside",
     *dicom_rules.KEYS,
 }  # fmt: skip
+
+
+class SourceKind(Enum):
+    """What the files of a source are."""
+
+    FILES = "files"
+    DICOM = "dicom"
+    SLICER = "slicer"
+
+
+# Keys that a kind of source cannot have.
+FOREIGN_KEYS = {
+    SourceKind.FILES: dicom_rules.KEYS,
+    SourceKind.DICOM: {
+        *("image", "label", "cases", "annotated", "varies", "first_volume"),
+        *("raters", "resample", "interpolation", "outside"),
+    },
+    SourceKind.SLICER: {"annotated", "varies", "raters", *dicom_rules.KEYS}
+    - {dicom_rules.SEVERAL_ROIS},
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +100,14 @@ class Source:
     overlap: bool
     first_volume: bool
     replace_nan: bool
+    grid: GridRules
     dicom: dicom_rules.DicomRules | None = None
+    several_segments: dicom_rules.SeveralRois | None = None  # of files of 3D Slicer
+
+    @property
+    def finds_names(self) -> bool:
+        """Whether the structures of a case are found by names in its files."""
+        return self.dicom is not None or self.several_segments is not None
 
 
 @dataclass(frozen=True)
@@ -160,92 +202,163 @@ def _read_source(
 ) -> Source:
     where = f"{path}: sources.{name}"
     check_keys(entry, SOURCE_KEYS, where)
-    listed = "cases" in entry
-    dicom = _read_dicom_rules(entry, channels, where)
-    case = "[^/]+" if dicom else get_regex(entry, "case", where, "[^/]+")
-    patterns: dict[Role, tuple[str, ...]] = {}
-    if not listed and dicom is None:
-        image = entry.get("image")
-        by_channel = image if isinstance(image, dict) else {channels[0]: image}
-        if set(by_channel) != set(channels):
-            raise LabelSetError(
-                f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
-            )
-        patterns = {
-            Role(Kind.IMAGE, channel): get_patterns(by_channel, channel, where)
-            for channel in channels
-        }
-        patterns[LABEL] = get_patterns(entry, "label", where)
-    mask_kind = (
-        Mask.LABELLED
-        if entry.get("mask") == "labelled"
-        else Mask.FILE
-        if "mask" in entry and dicom is None
-        else Mask.NONE
-    )
-    if mask_kind is Mask.FILE:
-        patterns[MASK] = get_patterns(entry, "mask", where)
-    per_structure = dicom is not None or any(
-        "{structure}" in pattern for pattern in patterns.get(LABEL, ())
-    )
+    kind = get_rule(entry, "kind", where, SourceKind)
+    dicom = _read_dicom_rules(kind, entry, channels, where)
+    patterns = {} if dicom is not None else _read_patterns(entry, channels, where)
+    by_name = kind is not SourceKind.FILES
+    per_structure = by_name or any("{structure}" in text for text in patterns.get(LABEL, ()))
     labels = _read_labels(get_table(entry, "labels", where), leaves, per_structure, where)
     varies = leaf_set(entry.get("varies", []), leaves, f"{where}: varies")
-    if dicom is not None:  # what was not drawn in a case was not annotated there
+    if by_name:  # what was not drawn in a case was not annotated there
+        _check_expressions(labels, where)
         varies = frozenset().union(*labels.values()) - {0}
-    # By default annotators looked for all that they have a label for, but for what varies from case
-    # to case.
-    annotated = (
-        frozenset().union(*(sets for sets in labels.values() if len(sets) < len(leaves))) - varies
-    )
-    if "annotated" in entry:
-        annotated = leaf_set(entry["annotated"], leaves, f"{where}: annotated")
-    absorbs = get_table(entry, "absorbs", where) if "absorbs" in entry else {}
     return Source(
         name=name,
         description=get_text(entry, "description", where, ""),
-        folder=path.parent / Path(get_text(entry, "folder", where)).expanduser()
-        if "folder" in entry
-        else None,
+        folder=_path(entry, "folder", where, path),
         part=get_choice(entry, "part", where, (TRAINING, TEST)),
-        case=case,
+        case="[^/]+" if dicom else get_regex(entry, "case", where, "[^/]+"),
         prefix=get_text(entry, "prefix", where, ""),
         patterns=patterns,
         per_structure=per_structure,
-        mask_kind=mask_kind,
+        mask_kind=_mask_kind(entry, kind),
         exclude=get_texts(entry, "exclude", where) if "exclude" in entry else (),
-        cases=path.parent / get_text(entry, "cases", where) if listed else None,
+        cases=_path(entry, "cases", where, path),
         labels=labels,
-        annotated=annotated,
+        annotated=_read_annotated(entry, labels, varies, leaves, where),
         varies=varies,
-        absorbs={
-            leaves.index(leaf): leaf_set(inner, leaves, f"{where}: absorbs.{leaf}")
-            for leaf, inner in absorbs.items()
-            if leaf_set(leaf, leaves, f"{where}: absorbs")
-        },
+        absorbs=_read_absorbs(entry, leaves, where),
         overlap=get_choice(entry, "overlap", where, ("error", "last")) == "last",
         first_volume=get_flag(entry, "first_volume", where),
         replace_nan=get_flag(entry, "replace_nan", where),
+        grid=_read_grid_rules(entry, kind, where),
         dicom=dicom,
+        several_segments=get_rule(entry, dicom_rules.SEVERAL_ROIS, where, dicom_rules.SeveralRois)
+        if kind is SourceKind.SLICER
+        else None,
     )
 
 
-def _read_dicom_rules(
-    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
-) -> dicom_rules.DicomRules | None:
-    """Return the rules of a source of kind "dicom", after checks of keys that it cannot have."""
-    if get_choice(entry, "kind", where, ("files", "dicom")) == "files":
-        stray = sorted(dicom_rules.KEYS & set(entry))
-        if stray:
-            raise LabelSetError(f'{where}: {stray[0]}: only for kind = "dicom"')
+def _path(entry: Mapping[str, Any], key: str, where: str, manifest: Path) -> Path | None:
+    if key not in entry:
         return None
-    for key in ("image", "label", "cases", "annotated", "varies", "first_volume"):
-        if key in entry:
-            raise LabelSetError(f'{where}: {key}: not for kind = "dicom": remove it')
+    return manifest.parent / Path(get_text(entry, key, where)).expanduser()
+
+
+def _mask_kind(entry: Mapping[str, Any], kind: SourceKind) -> Mask:
+    if entry.get("mask") == "labelled":
+        return Mask.LABELLED
+    return Mask.FILE if "mask" in entry and kind is not SourceKind.DICOM else Mask.NONE
+
+
+def _read_patterns(
+    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dict[Role, tuple[str, ...]]:
+    """Return where the files lie; a case list names images and labels instead."""
+    patterns: dict[Role, tuple[str, ...]] = {}
+    if "cases" not in entry:
+        patterns |= _read_image_patterns(entry, channels, where)
+        if "raters" in entry:
+            patterns |= _read_raters(entry, where)
+        else:
+            patterns[LABEL] = get_patterns(entry, "label", where)
+    elif "raters" in entry:
+        raise LabelSetError(f"{where}: raters: not with a case list: use patterns")
+    if "mask" in entry and entry["mask"] != "labelled":
+        patterns[MASK] = get_patterns(entry, "mask", where)
+    return patterns
+
+
+def _read_image_patterns(
+    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dict[Role, tuple[str, ...]]:
+    """Return the patterns of each channel; one for several is of pictures with colours."""
+    image = entry.get("image")
+    if not isinstance(image, dict):
+        role = ALL_CHANNELS if len(channels) > 1 else Role(Kind.IMAGE, channels[0])
+        patterns = get_patterns(entry, "image", where)
+        if role is ALL_CHANNELS and not all(map(is_picture, patterns)):
+            raise LabelSetError(
+                f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
+            )
+        return {role: patterns}
+    if set(image) != set(channels):
+        raise LabelSetError(
+            f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
+        )
+    return {Role(Kind.IMAGE, channel): get_patterns(image, channel, where) for channel in channels}
+
+
+def _read_raters(entry: Mapping[str, Any], where: str) -> dict[Role, tuple[str, ...]]:
+    if "label" in entry:
+        raise LabelSetError(f"{where}: raters: not together with 'label': remove one of them")
+    patterns = get_patterns(entry, "raters", where)
+    if len(set(patterns)) < 2 or any("{structure}" in pattern for pattern in patterns):
+        raise LabelSetError(
+            f"{where}: raters: expected different patterns of label maps, one for each rater"
+        )
+    return {
+        Role(Kind.RATER, str(number)): (pattern,)
+        for number, pattern in enumerate(dict.fromkeys(patterns), start=1)
+    }
+
+
+def _read_annotated(
+    entry: Mapping[str, Any],
+    labels: Mapping[str, LabelSet],
+    varies: LabelSet,
+    leaves: tuple[str, ...],
+    where: str,
+) -> LabelSet:
+    """Return what annotators looked for: by default all that they have a label for, but for what
+    varies from case to case.
+    """
+    if "annotated" in entry:
+        return leaf_set(entry["annotated"], leaves, f"{where}: annotated")
+    partial_sets = (labels for labels in labels.values() if len(labels) < len(leaves))
+    return frozenset[int]().union(*partial_sets) - varies
+
+
+def _read_absorbs(
+    entry: Mapping[str, Any], leaves: tuple[str, ...], where: str
+) -> dict[int, LabelSet]:
+    table = get_table(entry, "absorbs", where) if "absorbs" in entry else {}
+    leaf_set(list(table), leaves, f"{where}: absorbs")
+    return {
+        leaves.index(leaf): leaf_set(inner, leaves, f"{where}: absorbs.{leaf}")
+        for leaf, inner in table.items()
+    }
+
+
+def _read_grid_rules(entry: Mapping[str, Any], kind: SourceKind, where: str) -> GridRules:
+    rules = GridRules(
+        resample=get_rule(entry, "resample", where, Resample),
+        interpolation=get_rule(entry, "interpolation", where, Interpolation),
+        outside=get_rule(entry, "outside", where, Outside),
+    )
+    if kind is SourceKind.SLICER and "outside" not in entry:  # Slicer crops what it saves
+        return replace(rules, outside=Outside.UNLABELLED)
+    if rules.resample is Resample.NEVER and {"interpolation", "outside"} & set(entry):
+        raise LabelSetError(f'{where}: interpolation and outside need resample = "to image"')
+    return rules
+
+
+def _read_dicom_rules(
+    kind: SourceKind, entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dicom_rules.DicomRules | None:
+    """Return the rules of a source of kind "dicom", after checking the keys of every kind."""
+    for key in sorted(FOREIGN_KEYS[kind] & set(entry)):
+        raise LabelSetError(f'{where}: {key}: not for kind = "{kind.value}": remove it')
+    if kind is not SourceKind.DICOM:
+        return None
     if len(channels) > 1:
         raise LabelSetError(f'{where}: kind = "dicom" has one channel, but got {len(channels)}')
-    for name in get_table(entry, "labels", where):
-        dicom_rules.compile_regex(name, f"{where}.labels: {name}")
     return dicom_rules.read_dicom_rules(entry, where)
+
+
+def _check_expressions(names: Iterable[str], where: str) -> None:
+    for name in names:
+        dicom_rules.compile_regex(name, f"{where}.labels: {name}")
 
 
 def _read_labels(

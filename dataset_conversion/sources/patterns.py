@@ -18,6 +18,7 @@ class Kind(Enum):
     IMAGE = "image"
     LABEL = "label"
     MASK = "mask"
+    RATER = "label of a rater"
 
 
 class Role(NamedTuple):
@@ -33,6 +34,7 @@ class Role(NamedTuple):
 
 
 LABEL, MASK = Role(Kind.LABEL), Role(Kind.MASK)
+ALL_CHANNELS = Role(Kind.IMAGE)  # a picture with as many colours as there are channels
 TOKENS = re.compile(r"(\{case\}|\{structure\}|\*\*/|\*)")
 
 

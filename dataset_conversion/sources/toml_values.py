@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_bytes
@@ -15,6 +16,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Rule = TypeVar("Rule", bound=Enum)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -53,6 +56,11 @@ def get_choice(table: Mapping[str, Any], key: str, where: str, choices: tuple[st
             f"{where}: {key}: expected {' or '.join(map(repr, choices))}, but got {value!r}"
         )
     return value
+
+
+def get_rule(table: Mapping[str, Any], key: str, where: str, rules: type[Rule]) -> Rule:
+    """One of the rules, by default the first."""
+    return rules(get_choice(table, key, where, tuple(rule.value for rule in rules)))
 
 
 def get_regex(table: Mapping[str, Any], key: str, where: str, default: str) -> str:

@@ -9,6 +9,7 @@ import argparse
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
+from nnunet_labelset.dataset_conversion.job import common_ending
 from nnunet_labelset.dataset_conversion.merge import MergeOptions, merge_jobs, read_datasets
 from nnunet_labelset.dataset_conversion.merge_names import (
     common_channels,
@@ -19,7 +20,7 @@ from nnunet_labelset.dataset_conversion.merge_names import (
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
 from nnunet_labelset.nnunet.publish import Target, dataset_folder
-from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, file_ending
+from nnunet_labelset.nnunet.raw import file_ending
 
 EPILOG = """\
 example: data set 3 calls the tumour 'cancer', and in data set 12 'liver' includes the tumour:
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     options = MergeOptions(
         labels=labels,
         channels=common_channels(datasets, args.channels),
-        ending=endings.pop() if len(endings) == 1 else DEFAULT_ENDING,
+        ending=endings.pop() if len(endings) == 1 else common_ending(endings),
         link=not args.copy,
         prefix=args.prefix,
     )

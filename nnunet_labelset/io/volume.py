@@ -15,6 +15,7 @@ import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_bytes, reason
+from nnunet_labelset.io.flat import is_picture, is_tiff, read_picture
 from nnunet_labelset.io.nifti import bytes_promised, check_promise, read_nifti, unzip
 from nnunet_labelset.io.place import Place, nifti_place, place_of
 from nnunet_labelset.io.tiff import check_pages
@@ -27,14 +28,17 @@ PAIRED = (".hdr", ".img", ".mhd", ".nhdr")  # header and voxels in files of thei
 
 
 class Volume(NamedTuple):
-    """Voxels (z, y, x), or (t, z, y, x), in their place."""
+    """Voxels (z, y, x), (t, z, y, x) or, in a flat picture, (y, x), in their place."""
 
     array: np.ndarray
     place: Place
 
 
-def read_voxels(path: str | Path) -> Volume:
-    """The volume in a file; a missing or broken file is named in one line."""
+def read_voxels(path: str | Path, indices: bool = False) -> Volume:
+    """The volume in a file; a missing or broken file is named in one line.
+
+    With `indices`, a picture with a palette gives the numbers in it instead of colours.
+    """
     path = Path(path)
     if not path.is_file():
         link = path.is_symlink()
@@ -42,7 +46,11 @@ def read_voxels(path: str | Path) -> Volume:
             f"{path}: " + ("a link that leads to no file" if link else "no such file")
         )
     try:
-        return _read_nifti(path) if path.name.endswith((".nii", ".nii.gz")) else _read_itk(path)
+        if path.name.endswith((".nii", ".nii.gz")):
+            return _read_nifti(path)
+        if is_picture(path) and not is_tiff(path):
+            return Volume(*read_picture(path, indices))
+        return _read_itk(path)
     except LabelSetError:
         raise
     except RuntimeError as error:
@@ -73,6 +81,8 @@ def _read_itk(path: Path) -> Volume:
     reader.SetFileName(str(path))
     reader.ReadImageInformation()
     _check_size(path, reader)
+    if is_tiff(path) and reader.GetDimension() == 2:
+        return Volume(*read_picture(path))
     array = sitk.GetArrayFromImage(reader.Execute())
     return Volume(array, place_of(reader, reader.GetNumberOfComponents()))
 
@@ -106,7 +116,8 @@ def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
     check_promise(path, expected, sum(other.stat().st_size for other in family), True)
 
 
-def _image(array: np.ndarray, place: Place) -> sitk.Image:
+def itk_image(array: np.ndarray, place: Place) -> sitk.Image:
+    """Return an array as an image of ITK."""
     image = sitk.GetImageFromArray(np.ascontiguousarray(array), isVector=place.components > 1)
     image.SetSpacing(place.spacing)
     image.SetOrigin(place.origin)
@@ -120,7 +131,7 @@ def oriented(volume: Volume, axes: str) -> Volume:
     """
     if len(volume.place.size) != 3:
         return volume
-    image = sitk.DICOMOrient(_image(*volume), axes)
+    image = sitk.DICOMOrient(itk_image(*volume), axes)
     return Volume(sitk.GetArrayFromImage(image), place_of(image, volume.place.components))
 
 
@@ -134,7 +145,7 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool 
         raise LabelSetError(
             f"{path}: cannot be written: such images are two files, one of which could be lost"
         )
-    image = _image(array, place)
+    image = itk_image(array, place)
     with new_file(path, flush) as temporary:
         try:
             sitk.WriteImage(image, str(temporary), useCompression=True)

@@ -52,6 +52,7 @@ PLANNERS = {
 }
 CONFIGURATIONS = ("2d", "3d_fullres", "3d_lowres", "3d_cascade_fullres")
 DEFAULT_CONFIGURATION = "3d_fullres"
+FLAT_CONFIGURATION = "2d"
 CASCADE = "3d_cascade_fullres"
 BEFORE_CASCADE = "3d_lowres"
 

@@ -14,6 +14,7 @@ from nnunet_labelset.nnunet.names import (
     BEFORE_CASCADE,
     CASCADE,
     EXTRACT_FINGERPRINT,
+    FLAT_CONFIGURATION,
     PLAN_AND_PREPROCESS,
     PREPROCESS,
     SPLITS,
@@ -46,15 +47,20 @@ def recommended_trainer(names: Sequence[str]) -> str:
 
 
 def next_commands(
-    dataset: str | int, folder: Path, names: Sequence[str], preprocessed: bool = False
+    dataset: str | int,
+    folder: Path,
+    names: Sequence[str],
+    preprocessed: bool = False,
+    flat: bool = False,
 ) -> list[str]:
     """Return what to type after a data set was written or declared.
 
-    `preprocessed`: nnU-Net's files of this data set, if there are any, are still valid.
+    `preprocessed`: nnU-Net's files of this data set, if there are any, are still valid. `flat`: images have
+    one slice, and nnU-Net plans no 3D network.
     """
     plans = planned_folder(folder) if preprocessed else None
     has_splits = plans is not None and (plans / SPLITS).is_file()
-    configuration = likely_configuration(folder, plans)
+    configuration = FLAT_CONFIGURATION if flat else likely_configuration(folder, plans)
     steps = {
         f"nnunet_labelset verify -d {dataset}": True,
         f"{PLAN_AND_PREPROCESS} -d {dataset}": plans is None,

@@ -107,7 +107,7 @@ BAD = {
     "two_dimensional": (
         "srr",
         lambda path: write_volume(path, LABELS[0], spacing=(1, 1), origin=(0, 0)),
-        "3D volume",
+        "geometry differs",
     ),
 }
 

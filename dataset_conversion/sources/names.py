@@ -1,0 +1,72 @@
+"""Names that people gave to structures (ROIs, segments), matched with regular expressions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.sources.dicom_rules import SeveralRois
+from nnunet_labelset.io.text import some
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Which names are which structure; structures are counted from 1, as in `labels`."""
+
+    structures: Mapping[int, tuple[str, ...]]
+    unmatched: tuple[str, ...]
+    several: tuple[str, ...]  # expressions that match several names
+    notes: tuple[Note, ...]
+    problems: tuple[str, ...]
+
+
+def match_names(
+    names: Sequence[str],
+    patterns: Sequence[re.Pattern],
+    several: SeveralRois,
+    where: str,
+    known: Collection[str] = (),
+) -> Matching:
+    """Return the structures of names; `known` names need no expression."""
+    matches = [[name for name in names if pattern.search(name)] for pattern in patterns]
+    structures = {
+        number: tuple(dict.fromkeys(found)) for number, found in enumerate(matches, 1) if found
+    }
+    ambiguous = {
+        pattern.pattern: found
+        for pattern, found in zip(patterns, matches, strict=True)
+        if len(found) > 1
+    }
+    matched = Counter(name for found in structures.values() for name in found)
+    unite = several is SeveralRois.UNION
+    return Matching(
+        structures=structures,
+        unmatched=tuple(name for name in names if name not in matched and name not in known),
+        several=tuple(ambiguous),
+        notes=tuple(
+            Note("several structures united", some(found))
+            for found in (ambiguous.values() if unite else ())
+        ),
+        problems=tuple(_problems(names, matched, {} if unite else ambiguous, where)),
+    )
+
+
+def _problems(
+    names: Sequence[str],
+    matched: Mapping[str, int],
+    ambiguous: Mapping[str, Sequence[str]],
+    where: str,
+) -> Iterator[str]:
+    for expression, found in ambiguous.items():
+        yield (
+            f"{where}: {len(found)} structures match '{expression}': {some(found)}: make it "
+            "stricter, or 'several_rois = \"union\"'"
+        )
+    for name, count in matched.items():
+        if count > 1:
+            yield f"{where}: '{name}' matches {count} entries of 'labels': make them stricter"
+    if not matched:
+        yield f"{where}: no structure matches a label; it has {some(names, 10) or 'none'}"
