@@ -51,8 +51,7 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     if os.path.realpath(os.environ.get(RAW, "")) != os.path.realpath(folder.parent):
         lines.append(f"  export {RAW}={shlex.quote(str(folder.parent.resolve()))}")
     names = written.contract.leaf_names
-    return "
-".join([*lines, *next_commands(number, folder, names, flat=written.is_flat)])
+    return "\n".join([*lines, *next_commands(number, folder, names, flat=written.is_flat)])
 
 
 def _coverage(written: Written) -> str:

@@ -55,8 +55,8 @@ def next_commands(
 ) -> list[str]:
     """Return what to type after a data set was written or declared.
 
-    `preprocessed`: nnU-Net's files of this data set, if there are any, are still valid. `flat`: images have
-    one slice, and nnU-Net plans no 3D network.
+    `preprocessed`: nnU-Net's files of this data set, if there are any, are still valid. `flat`:
+    images have one slice, and nnU-Net plans no 3D network.
     """
     plans = planned_folder(folder) if preprocessed else None
     has_splits = plans is not None and (plans / SPLITS).is_file()
