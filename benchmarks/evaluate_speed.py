@@ -293,7 +293,7 @@ def main() -> None:
     if args.files:
         print_end_to_end(args)
         return
-    packages = ["nnunet_labelset", "surface-distance", "monai", "edt", "numpy", "scipy", "torch"]
+    packages = ["nnunet_labelset", "surface-distance", "monai", "numpy", "scipy", "torch"]
     versions = {name: installed(name) for name in packages}
     methods: dict[str, Callable[..., Scores]] = {"ours": ours}
     for name, method in (("surface-distance", surface_distance), ("monai", monai)):

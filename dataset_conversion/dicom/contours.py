@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import edt
 import numpy as np
+from scipy.ndimage import distance_transform_edt
 
 from nnunet_labelset.dataset_conversion.dicom.polygons import (
     TOLERATED_VOLUME,
@@ -162,4 +162,4 @@ def _fill_between(raster: Raster, between: Sequence[int], drawn: Sequence[int]) 
 def _signed_distance(inside: np.ndarray) -> np.ndarray:
     # A frame of empty pixels: the box ends where the structure does.
     padded = np.pad(inside, 1)
-    return (edt.edt(padded) - edt.edt(~padded))[1:-1, 1:-1]
+    return (distance_transform_edt(padded) - distance_transform_edt(~padded))[1:-1, 1:-1]

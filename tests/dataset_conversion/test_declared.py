@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from nnunet_labelset.cli import main
-from tests.dataset_conversion.test_manifest import convert
 from tests.helpers.conversion import (
     contract_of,
     label_sets_of,
@@ -21,6 +20,7 @@ from tests.helpers.conversion import (
     write_nnunet,
     write_volume,
 )
+from tests.helpers.conversion import convert_mine as convert
 
 ORGANS = ("liver", "spleen", "kidney")
 

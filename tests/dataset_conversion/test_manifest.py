@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +18,10 @@ from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, loa
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, find_cases, pattern_regex
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
-from tests.helpers import conversion
 from tests.helpers.conversion import (
+    DOCUMENT,
     contract_of,
+    convert_example,
     label_sets_of,
     random_image,
     read_array,
@@ -29,21 +29,9 @@ from tests.helpers.conversion import (
     write_case_folder,
     write_volume,
 )
+from tests.helpers.conversion import convert_mine as convert
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
-TOML = {
-    re.match(r"# (\S+)", text)[1]: text for text in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)
-}
-CSV = re.findall(r"```csv\n(.*?)```", DOCUMENT, re.S)
-
-
-convert = partial(conversion.convert, number="30", name="Mine")
-
-
-def convert_example(root: Path, name: str) -> Path:
-    (root / name).write_text(TOML[name])
-    assert convert(root / "raw", "-m", str(root / name)) == 0
-    return root / "raw" / "Dataset030_Mine"
+CSV = re.findall(r"```csv\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
 
 
 def sets_by_value(dataset: Path, case: str, labels: np.ndarray) -> dict[int, set[str]]:

@@ -13,15 +13,17 @@ from nnunetv2.utilities.label_handling.label_handling import LabelManager
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.io.files import read_json
-from tests.dataset_conversion.test_manifest import TOML, convert, convert_example
 from tests.helpers.conversion import (
+    TOML,
     contract_of,
+    convert_example,
     label_sets_of,
     random_image,
     slabs,
     write_nnunet,
     write_volume,
 )
+from tests.helpers.conversion import convert_mine as convert
 
 LEAVES = ("background", "edema", "necrosis", "enhancing")
 REGIONS = {"background": 0, "whole tumour": [1, 2, 3], "core": [2, 3], "enhancing": 3}

@@ -26,6 +26,7 @@ from nnunet_labelset.evaluation.statistics import (
     wilcoxon_test,
 )
 from nnunet_labelset.io.records import to_json
+from tests.helpers.commands import error_line
 from tests.helpers.evaluation import made_case, made_evaluation, made_score, save_evaluation
 
 LEAVES = ["white_matter", "corpus_callosum"]
@@ -58,10 +59,7 @@ def cell(content, method, leaf, metric="dice"):
 
 
 def error_of(capsys, *arguments):
-    assert main(["compare", *map(str, arguments)]) == 1
-    text = capsys.readouterr().err
-    assert text.count("\n") == 1, text
-    return text
+    return error_line(capsys, "compare", *arguments)
 
 
 def test_describe():

@@ -15,6 +15,7 @@ from scipy.spatial.distance import dice as dissimilarity
 from nnunet_labelset.cli import main
 from nnunet_labelset.evaluation.instances import Instances, match_instances
 from nnunet_labelset.evaluation.surface import surface_distances
+from tests.helpers.commands import error_line
 from tests.helpers.evaluation import LABELS, LEAVES, PROTOCOLS, row, write_dataset, write_labels
 
 
@@ -34,10 +35,7 @@ def evaluate(arguments, *more):
 
 
 def error_of(capsys, arguments, *more):
-    assert main(["evaluate", *arguments, *map(str, more)]) == 1
-    text = capsys.readouterr().err
-    assert text.count("\n") == 1, text
-    return text
+    return error_line(capsys, "evaluate", *arguments, *more)
 
 
 def scores(metrics, case=0):

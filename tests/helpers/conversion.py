@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +21,29 @@ LEAVES = (
 )  # fmt: skip
 
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "manifest.md"
+TOML = {  # the examples of the page by file name
+    re.match(r"# (\S+)", text)[1]: text
+    for text in re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
+}
+
+
 def convert(out: Path, *arguments: str, number: str = "27", name: str = "Fetal") -> int:
     return main(["convert", "-d", number, "-n", name, "-o", str(out), "-np", "1", *arguments])
 
 
-def write_volume(
-    path: Path, array: np.ndarray, spacing=(0.8, 0.8, 0.9), origin=(-3.0, 4.0, 5.5), direction=None
-) -> Path:
-    """In a place that is not the origin."""
-    return volumes.write_volume(path, array, spacing, origin, direction)
+convert_mine = partial(convert, number="30", name="Mine")
+
+
+def convert_example(root: Path, name: str) -> Path:
+    """Convert an example of the page; return the data set."""
+    (root / name).write_text(TOML[name])
+    assert convert_mine(root / "raw", "-m", str(root / name)) == 0
+    return root / "raw" / "Dataset030_Mine"
+
+
+# In a place that is not the origin.
+write_volume = partial(volumes.write_volume, spacing=(0.8, 0.8, 0.9), origin=(-3.0, 4.0, 5.5))
 
 
 def random_image(seed: int = 0, shape=SHAPE) -> np.ndarray:

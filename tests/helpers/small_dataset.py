@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,7 @@ PROTOCOLS = {
 }
 
 
-def write_volume(
-    path: Path, array: np.ndarray, spacing=(1.0, 1.0, 2.0), origin=(0.0, 0.0, 0.0)
-) -> None:
-    volumes.write_volume(path, array, spacing, origin)
+write_volume = partial(volumes.write_volume, spacing=(1.0, 1.0, 2.0))
 
 
 def label_map(*values: int) -> np.ndarray:

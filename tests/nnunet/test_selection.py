@@ -13,6 +13,7 @@ from nnunet_labelset import Contract
 from nnunet_labelset.cli import main
 from nnunet_labelset.nnunet.selection import Candidate, choose, describe_choice
 from nnunet_labelset.nnunet.summary import label_set_summary
+from tests.helpers.commands import error_line
 from tests.helpers.evaluation import dataset, write_labels
 
 CASES = {"a0": "full", "f0": "feta", "a1": "full", "f1": "feta"}
@@ -106,10 +107,7 @@ def environment(monkeypatch):
 
 
 def error_of(capsys, *arguments):
-    assert main(["find_best_configuration", *arguments]) == 1
-    text = capsys.readouterr().err
-    assert text.strip().count("\n") == 0, text
-    return text
+    return error_line(capsys, "find_best_configuration", *arguments)
 
 
 @pytest.mark.slow
