@@ -31,7 +31,7 @@ from tests.helpers.conversion import (
 )
 from tests.helpers.conversion import convert_mine as convert
 
-CSV = re.findall(r"```csv\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
+CSV = re.findall(r"```csv\n(.*?)```", DOCUMENT, re.S)
 
 
 def sets_by_value(dataset: Path, case: str, labels: np.ndarray) -> dict[int, set[str]]:

@@ -21,10 +21,9 @@ LEAVES = (
 )  # fmt: skip
 
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "manifest.md"
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text(encoding="utf-8")
 TOML = {  # the examples of the page by file name
-    re.match(r"# (\S+)", text)[1]: text
-    for text in re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.S)
+    re.match(r"# (\S+)", text)[1]: text for text in re.findall(r"```toml\n(.*?)```", DOCUMENT, re.S)
 }
 
 
