@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 __version__ = (
-    "0.2.0"  # the only place: pyproject.toml reads it here, CITATION.cff is checked by a test
+    "0.3.0"  # the only place: pyproject.toml reads it here, CITATION.cff is checked by a test
 )
 
 from importlib import import_module
