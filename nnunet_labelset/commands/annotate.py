@@ -1,6 +1,4 @@
-"""`nnunet_labelset annotate`: say what is annotated in which case of a data set that exists
-already.
-"""
+"""`nnunet_labelset annotate`: declare what is annotated in which case of an existing data set."""
 
 from __future__ import annotations
 
@@ -55,14 +53,14 @@ DECLARING: dict[Kind, tuple[int | str, str | None, str]] = {
     Kind.SCRIBBLES: (
         0,
         None,
-        "in the cases of the --in that follows only strokes or parts were drawn: an unlabelled "
+        "only strokes or parts were drawn in the cases of the --in that follows: an unlabelled "
         "voxel may be anything",
     ),
     Kind.SLICES: (
         1,
         "FIRST-LAST",
-        "in the cases of the --in that follows only these slices were drawn, counted from 0: what "
-        "is unlabelled elsewhere becomes 'ignore'. Writes new label maps and keeps the old ones",
+        "only these slices, counted from 0, were drawn in the cases of the --in that follows: "
+        "unlabelled voxels elsewhere become 'ignore'. Writes new label maps and keeps the old ones",
     ),
 }
 
@@ -109,23 +107,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="case names or glob patterns, e.g. 'site2_*'; patterns match training cases",
     )
     _add_switches(parser)
-    add_names(
-        parser, "--leaves", "NAME", "for data sets with regions: the names of the values 1, 2, ..."
-    )
+    values = "for data sets with regions: the names of the values 1, 2, ..."
+    add_names(parser, "--value-names", "NAME", values)
+    # the name of --value-names in version 0.2
+    parser.add_argument("--leaves", nargs="+", dest="value_names", help=argparse.SUPPRESS)
     _add_files(parser)
     add_processes(parser)
 
 
 def _add_switches(parser: argparse.ArgumentParser) -> None:
     switches = {
-        "--test": "patterns of --in match test cases, too",
+        "--test": "let patterns of --in match test cases, too",
         "--fully-annotated": "every label was drawn in every case (with --add: in every new case); "
         "an ignore label keeps nnU-Net's meaning",
-        "--add": "declare more: only the cases that are named change, and keep their gaps",
-        "--replace": "declared cases may lose their declaration",
-        "--suggest": "write a table for --annotated, to be corrected by you",
+        "--add": "declare more: change only the cases that are named, and keep their gaps",
+        "--replace": "allow declared cases to lose their declaration",
+        "--suggest": "write a table for --annotated, for you to correct",
         "--page": "with --suggest: write a page with pictures, on which the table is corrected",
-        "--undo": "take back the last call: dataset.json and label maps as they were before",
+        "--undo": "undo the last call: restore dataset.json and the label maps",
     }
     for option, text in switches.items():
         parser.add_argument(option, action="store_true", help=text)
@@ -136,7 +135,10 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "-o", metavar="FILE", help="table of --suggest (default: DatasetXXX_Name_annotated.csv)"
     )
     parser.add_argument(
-        "--separator", default=",", metavar="CHARACTER", help="of the table of --suggest: , or ;"
+        "--separator",
+        default=",",
+        metavar="CHARACTER",
+        help="separator of the table of --suggest: , or ;",
     )
     parser.add_argument(
         "--mask",
@@ -150,8 +152,8 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
         "--field-of-view",
         type=Path,
         metavar="FOLDER",
-        help="masks of what was looked at, named as the label maps: what is unlabelled outside "
-        "becomes 'ignore'. Writes new label maps and keeps the old ones",
+        help="masks of the part that was looked at, named like the label maps: unlabelled voxels "
+        "outside become 'ignore'. Writes new label maps and keeps the old ones",
     )
 
 
@@ -161,13 +163,13 @@ def run(args: argparse.Namespace) -> None:
     with locked(folder.resolve()):
         settled = settle(folder)
         if settled is not None:
-            print("note: an earlier call was interrupted: it was taken back")
+            print("note: an earlier call was interrupted: it was undone")
             _print_undone(settled)
         if args.undo:
             if settled is None:
                 _print_undone(undo(folder))
             return
-        data = open_dataset(folder, args.leaves, args.add or args.suggest)
+        data = open_dataset(folder, args.value_names, args.add or args.suggest)
         if args.suggest:
             _suggest(args, data)
         else:
@@ -226,7 +228,7 @@ def _declare(args: argparse.Namespace, data: LabelledDataset) -> None:
     _print_lines("wrote ", written)
     if jobs:
         _print_masks(declarations, jobs)
-    print(f"'nnunet_labelset annotate -d {args.d} --undo' takes this back")
+    print(f"'nnunet_labelset annotate -d {args.d} --undo' undoes this")
     words = dataset_words(data.folder.resolve().name)
     number = words[0] if words else args.d
     is_valid = len(written) > 1  # nnU-Net's copy was written, too

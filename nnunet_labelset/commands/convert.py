@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     source = "training cases: a preset or a source of the manifest, and its folder; repeatable"
     add_repeatable(parser, "--source", "NAME=FOLDER", source)
-    add_repeatable(parser, "--test-source", "NAME=FOLDER", "test cases, likewise")
+    add_repeatable(parser, "--test-source", "NAME=FOLDER", "the same for test cases")
     parser.add_argument(
         "-m",
         "--manifest",
@@ -65,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--infer-annotated",
         action="store_true",
-        help="where annotation varies from case to case, what occurs in a file is annotated in it",
+        help="where annotation varies, count a label as annotated in the cases that show it",
     )
     complete = (
         "in these sources or cases, what is unlabelled inside the mask is background, "
@@ -78,7 +78,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "LABEL",
         "make these labels unannotated, to simulate partial annotation",
     )
-    withheld = "only in these sources or cases (names, or patterns such as 'sub-0*')"
+    withheld = "withhold only in these sources or cases (names or patterns, e.g. 'sub-0*')"
     add_names(parser, "--withhold-in", "NAME", withheld, "*")
     parser.add_argument(
         "--mask-images",

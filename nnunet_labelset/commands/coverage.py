@@ -30,10 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add_table(parser)
     parser.add_argument(
-        "--format", choices=FORMATS, help="of the table (default: by the ending of -o, else text)"
+        "--format",
+        choices=FORMATS,
+        help="format of the table (default: by the ending of -o, otherwise text)",
     )
     parser.add_argument(
-        "-o", metavar="FILE", help="write there instead of on screen; .png, .pdf, .svg: a picture"
+        "-o", metavar="FILE", help="write to this file; .png, .pdf and .svg give a picture"
     )
 
 

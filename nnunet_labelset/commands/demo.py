@@ -1,6 +1,4 @@
-"""`nnunet_labelset demo`: the whole road on generated volumes, every command as a user would type
-it.
-"""
+"""`nnunet_labelset demo`: end-to-end demo on synthetic volumes, command by command."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-o",
         default="labelset_demo",
         metavar="FOLDER",
-        help="everything goes there (default: %(default)s)",
+        help="output folder (default: %(default)s)",
     )
     parser.add_argument(
         "--data-only", action="store_true", help="write the generated volumes and stop"
@@ -23,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help="more cases, methods, folds and steps")
     parser.add_argument("--gpu", action="store_true", help="train and predict on the GPU")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of the volumes and the trainings; default: %(default)s"
+        "--seed", type=int, default=0, help="seed of volumes and trainings (default: %(default)s)"
     )
 
 

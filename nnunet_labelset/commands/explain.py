@@ -13,7 +13,7 @@ from nnunet_labelset.nnunet.raw import read_dataset
 def configure(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     parser.add_argument(
-        "cases", nargs="*", metavar="CASE", help="cases to explain (default: all groups, in short)"
+        "cases", nargs="*", metavar="CASE", help="cases to explain (default: a table of all groups)"
     )
 
 

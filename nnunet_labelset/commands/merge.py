@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--channels",
         nargs="+",
         metavar="NAME",
-        help="names of the channels, where data sets differ",
+        help="names of the channels, if the data sets name them differently",
     )
     parser.add_argument(
         "--prefix", action="store_true", help="put the name of the data set before every case name"

@@ -46,10 +46,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="number of folds of a cross-validation (default: %(default)s)",
     )
     kind.add_argument(
-        "--random", type=int, metavar="N", help="N random splits instead; the paper has 10"
+        "--random", type=int, metavar="N", help="N random splits instead (10 in the paper)"
     )
     parser.add_argument(
-        "--val-fraction", type=float, metavar="F", help="validated by --random (default: 0.1)"
+        "--val-fraction",
+        type=float,
+        metavar="F",
+        help="share of the cases that a random split validates (default: 0.1)",
     )
     parser.add_argument(
         "--seed",
@@ -70,9 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="table of the cases (.tsv or .csv) that has the column --subject",
     )
     add_names(parser, "--exclude", "CASE", "cases to leave out of every split")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace other splits that are there already"
-    )
+    parser.add_argument("--overwrite", action="store_true", help="replace existing splits")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from nnunet_labelset.nnunet.discovery import (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--list", action="store_true", help="the trainers, a line each, instead of their folder"
+        "--list", action="store_true", help="list the trainers instead of printing their folder"
     )
     parser.epilog = 'usage: export nnUNet_extTrainer="$(nnunet_labelset trainers)"'
 

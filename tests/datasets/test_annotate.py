@@ -358,9 +358,10 @@ def test_regions(folder, capsys):
         folder.parents[1] / "preprocessed" / folder.name / "dataset.json",
     ):
         write_json(path, {**content, "labels": labels, "regions_class_order": [1, 3]})
-    assert "--leaves NAME_OF_1" in error(capsys, "--missing", "spleen", "--in", "b_*")
+    assert "--value-names NAME_OF_1" in error(capsys, "--missing", "spleen", "--in", "b_*")
     assert (
-        annotate("--leaves", "liver", "spleen", "tumour", "--missing", "spleen", "--in", "b_*") == 0
+        annotate("--value-names", "liver", "spleen", "tumour", "--missing", "spleen", "--in", "b_*")
+        == 0
     )
     contract = contract_of(folder)
     assert contract.regions == {"abdomen": {1, 2}, "tumour": {3}}
@@ -757,7 +758,7 @@ def test_a_region_is_not_missing_by_its_name(folder, capsys):
         }
         write_json(path / "dataset.json", content)
     message = error(
-        capsys, "--leaves", "liver", "spleen", "tumour", "--missing", "rest", "--in", "b_1"
+        capsys, "--value-names", "liver", "spleen", "tumour", "--missing", "rest", "--in", "b_1"
     )
     assert "a region: name its labels (spleen, tumour)" in message
     assert "--merged 'rest'" in message

@@ -86,7 +86,7 @@ def _labels_hint(folder: Path, labels: Any) -> str:
     if not isinstance(labels, Mapping):
         return ""
     if any(isinstance(value, (list, tuple)) for value in labels.values()):
-        return "; here: --leaves NAME_OF_1 NAME_OF_2 ..."
+        return "; here: --value-names NAME_OF_1 NAME_OF_2 ..."
     if all(str(name).isdigit() for name in labels):
         return (
             f"; this looks like a data set of the Medical Segmentation Decathlon or of nnU-Net v1 "
