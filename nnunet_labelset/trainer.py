@@ -1,5 +1,6 @@
 """The old place of `nnunet_labelset.training.mixin`."""
 
-from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.fully_supervised import FullySupervisedMixin
+from nnunet_labelset.training.mixin import LabelSetMixin
 
 __all__ = ["FullySupervisedMixin", "LabelSetMixin"]

@@ -102,7 +102,7 @@ def test_every_verb_explains_itself(verb: str, capsys: pytest.CaptureFixture) ->
         ("nnunet_labelset.trainer.LabelSetMixin", "nnunet_labelset.training.mixin.LabelSetMixin"),
         (
             "nnunet_labelset.trainer.FullySupervisedMixin",
-            "nnunet_labelset.training.mixin.FullySupervisedMixin",
+            "nnunet_labelset.training.fully_supervised.FullySupervisedMixin",
         ),
         ("nnunet_labelset.label_sets.LabelSets", "nnunet_labelset.losses.label_sets.LabelSets"),
         ("nnunet_labelset.LabelSets", "nnunet_labelset.losses.label_sets.LabelSets"),

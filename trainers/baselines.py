@@ -3,7 +3,8 @@
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import MeanDiceLoss, SoftTargetDiceLoss
-from nnunet_labelset.training.mixin import FullySupervisedMixin, LabelSetMixin
+from nnunet_labelset.training.fully_supervised import FullySupervisedMixin
+from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.sampling import UNIFORM
 
 

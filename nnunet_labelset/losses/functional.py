@@ -185,33 +185,28 @@ def loss_of_tables(
     >>> loss_of_tables(logits, target, tables, include_background=False)
     tensor(0.5104)
     """
-    _check(logits, target, tables)
-    if (
-        type(logits) is not Tensor or type(target) is not Tensor
-    ):  # MONAI's tensors know less than PyTorch's
-        logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
-    target = as_integers(target, "target")
-    if dice_of is None and ce_share == 1:
-        options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce)
-        return whole_loss(logits, target, tables, options)
+    logits, target = checked_input(logits, target, tables)
+    if dice_of is None:
+        options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce, ce_share)
+        return whole_loss(logits, target, tables, options)[0]
     sums = voxel_sums(logits, target, tables)
     loss: Tensor | float = 0.0
     if tables.dice:
         terms = DiceTerms(sums.intersection, sums.reference, sums.prediction)
         if batch_dice:
             terms = DiceTerms(*(term.sum(0, keepdim=True) for term in terms))
-        dice = (dice_of or DiceTerms.dice)(terms)[:, 0 if include_background else 1 :]
+        dice = dice_of(terms)[:, 0 if include_background else 1 :]
         loss = weight_dice - weight_dice * dice.mean()
     if tables.entropy:
         entropy = sums.negative_entropy.sum() / (-sums.voxels.sum()).clamp_max(-1)
-        if ce_share != 1:
-            entropy = torch.lerp(entropy.detach(), entropy, ce_share)
+        entropy = torch.lerp(entropy.detach(), entropy, ce_share)
         loss = loss + weight_ce * entropy
     assert isinstance(loss, Tensor)
     return loss
 
 
-def _check(logits: Tensor, target: Tensor, tables: Tables) -> None:
+def checked_input(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
+    """Return logits and target as plain tensors; raise if they do not fit the tables."""
     leaves = tables.leaves
     if logits.ndim < 3 or logits.shape[1] != leaves or not logits.is_floating_point():
         got = f"{logits.dtype} {tuple(logits.shape)}"
@@ -227,3 +222,6 @@ def _check(logits: Tensor, target: Tensor, tables: Tables) -> None:
         raise LabelSetError(f"Expected `target` of shape {expected}, but got {tuple(target.shape)}")
     if target.device != logits.device:
         raise LabelSetError(f"Expected `target` on {logits.device}, but got {target.device}")
+    if type(logits) is not Tensor or type(target) is not Tensor:  # MONAI's know less than PyTorch's
+        logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
+    return logits, as_integers(target, "target")

@@ -72,30 +72,47 @@ class LabelSets:
         protocols: Mapping[str, Protocol],
         cases: Mapping[str, str] | None,
         contract: Contract | None = None,
+        ignore_value: int | None = None,
     ) -> None:
-        """`cases=None` means that one protocol holds for every case."""
+        """
+        leaf_names: the labels, in the order of the network's outputs.
+        protocols: by name, what every value may be.
+        cases: the protocol of every case; None if one protocol holds for all cases.
+        contract: where all of this was read from.
+        ignore_value: a value, often 255, that may be anything in every case.
+        """
         self.leaf_names = tuple(leaf_names)
         self.contract = contract
+        self.ignore_value = ignore_value
         self._cases = None if cases is None else dict(cases)
         self._rows = {name: row for row, name in enumerate(protocols)}
-        known = set(range(self.num_leaves))
         for name, protocol in protocols.items():
-            for value, leaves in enumerate(map(set, protocol.sets)):
-                if not leaves or not leaves <= known:
-                    raise LabelSetError(
-                        f"protocol '{name}', value {value}: expected at least one leaf of "
-                        f"0..{self.num_leaves - 1}, "
-                        f"but got {sorted(leaves)}"
-                    )
+            self._check_protocol(name, protocol)
+        self.num_values = max((len(protocol.sets) for protocol in protocols.values()), default=0)
+        if ignore_value is not None and 0 <= ignore_value < self.num_values:
+            raise LabelSetError(
+                f"Expected `ignore_value` to be none of the values 0..{self.num_values - 1}, but got "
+                f"{ignore_value}"
+            )
+        anything = [] if ignore_value is None else [frozenset(range(self.num_leaves))]
         sets: dict[LabelSet, int] = {frozenset([leaf]): leaf for leaf in range(self.num_leaves)}
-        table = [
-            [sets.setdefault(frozenset(s), len(sets)) for s in protocol.sets]
-            for protocol in protocols.values()
-        ]
+        table = []
+        for protocol in protocols.values():
+            meanings = [*map(frozenset, protocol.sets), *anything]
+            table.append([sets.setdefault(leaves, len(sets)) for leaves in meanings])
         self.membership = torch.from_numpy(membership_matrix(tuple(sets), self.num_leaves))
-        self._tables = {
-            torch.device("cpu"): torch.tensor(table, dtype=torch.int64)
-        }  # (protocols, values)
+        # (protocols, values), one more value with `ignore_value`
+        self._set_indices = torch.tensor(table, dtype=torch.int64)
+        self._tables: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def _check_protocol(self, name: str, protocol: Protocol) -> None:
+        known = set(range(self.num_leaves))
+        for value, leaves in enumerate(map(set, protocol.sets)):
+            if not leaves or not leaves <= known:
+                raise LabelSetError(
+                    f"protocol '{name}', value {value}: expected at least one leaf of "
+                    f"0..{self.num_leaves - 1}, but got {sorted(leaves)}"
+                )
 
     @classmethod
     def from_dataset_json(cls: type[Self], dataset_json: Mapping[str, Any]) -> Self:
@@ -111,12 +128,15 @@ class LabelSets:
         num_leaves: int,
         superset_map: Mapping[int, Iterable[int]],
         leaf_names: Sequence[str] = (),
+        ignore_value: int | None = None,
     ) -> Self:
         """Read the map of the paper's authors: values below `num_leaves` are leaves, the others
         stand for label-sets.
 
         >>> LabelSets.from_superset_map(9, {9: [4, 5, 6, 7, 8], 10: [5, 6, 7, 8]}).membership.shape
         torch.Size([11, 9])
+        >>> LabelSets.from_superset_map(3, {3: [1, 2]}, ["rest", "left", "right"], ignore_value=255)
+        LabelSets(rest, left, right; {left, right}, {rest, left, right})
         """
         if num_leaves < 2:
             raise LabelSetError(f"Expected `num_leaves` to be at least 2, but got {num_leaves}")
@@ -133,6 +153,7 @@ class LabelSets:
             tuple(leaf_names) or tuple(map(str, range(num_leaves))),
             {"superset_map": Protocol(tuple(values), num_leaves)},
             None,
+            ignore_value=ignore_value,
         )
 
     @property
@@ -144,7 +165,13 @@ class LabelSets:
         return len(self.membership)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(num_leaves={self.num_leaves}, num_sets={self.num_sets})"
+        """Return the labels, and the label-sets that hold several of them."""
+        larger = []
+        for row in self.membership[self.num_leaves :]:
+            names = [self.leaf_names[leaf] for leaf in row.nonzero().flatten().tolist()]
+            larger.append("{" + ", ".join(names) + "}")
+        labels = ", ".join(self.leaf_names)
+        return f"{type(self).__name__}({labels}; {some(larger, 8) if larger else 'no label-sets'})"
 
     def annotated(self, case: str) -> tuple[str, ...]:
         """Names of the leaves that are annotated in a case (see `Protocol.annotated`)."""
@@ -169,34 +196,79 @@ class LabelSets:
         """
         if isinstance(target, (list, tuple)):
             return [self.encode(scale, cases) for scale in target]
+        rows = self.rows_of(cases, target, target.device)
+        target = as_integers(target, "target")
+        if target.numel():
+            require(self._is_known(target).all(), self._outside(cases))
+        return self.look_up(target, rows)
+
+    def check_values(self, target: Tensor, cases: Sequence[str]) -> None:
+        """Raise if a sample has a value that its case does not declare; waits for the device."""
+        self._rows_of(cases, len(target))
+        target = as_integers(target, "target")
+        if not target.numel():
+            return
+        low, high = map(int, target.aminmax())
+        if low >= 0 and high < self.num_values:
+            return
+        for case, sample in zip(cases, target, strict=True):
+            unknown = sample[~self._is_known(sample)]
+            if unknown.numel():
+                raise LabelSetError(
+                    f"case '{case}' has the value {int(unknown[0])}, which is not declared: "
+                    f"expected 0..{self.num_values - 1}"
+                )
+
+    def look_up(
+        self, target: Tensor, rows: int | Tensor, dtype: torch.dtype = torch.int64
+    ) -> Tensor:
+        """Return the set indices of checked values: one look-up for the whole batch.
+
+        rows: from `rows_of`.
+        """
+        table = self._table(target.device, dtype)
+        if self.ignore_value is not None:
+            target = target.where(target != self.ignore_value, self.num_values)
+        if isinstance(rows, int):
+            return table[rows].take(target.long())
+        return table.take(target + rows.view(-1, *[1] * (target.ndim - 1)))
+
+    def rows_of(
+        self, cases: Sequence[str] | None, target: Tensor, device: torch.device
+    ) -> int | Tensor:
+        """Return where the protocol of every sample begins in the table, or the one protocol of all
+        samples.
+        """
+        rows = self._rows_of(cases, len(target))
+        if len(set(rows)) <= 1:
+            return rows[0] if rows else 0
+        width = self._set_indices.shape[1]
+        # a copy that the host does not wait for
+        return torch.tensor([row * width for row in rows]).to(device, non_blocking=True)
+
+    def _is_known(self, values: Tensor) -> Tensor:
+        is_known = (values >= 0) & (values < self.num_values)
+        return is_known if self.ignore_value is None else is_known | (values == self.ignore_value)
+
+    def _outside(self, cases: Sequence[str] | None) -> str:
+        batch = "" if cases is None else f" (cases {some(cases, 3)})"
+        ignored = "" if self.ignore_value is None else f" and not {self.ignore_value}"
+        return f"`target` has values outside 0..{self.num_values - 1}{ignored}{batch}"
+
+    def _rows_of(self, cases: Sequence[str] | None, number: int) -> list[int]:
+        """Return the row of the table for every sample."""
         if self._cases is None:
-            rows = [0] * len(target)
-        elif cases is None:
+            return [0] * number
+        if cases is None:
             raise LabelSetError(
                 "Expected `cases`, the case of every sample: what a value stands for differs by "
                 "case"
             )
-        elif len(cases) != len(target):
+        if len(cases) != number:
             raise LabelSetError(
-                f"Expected `cases` to name {len(target)} cases, one per sample, but got "
-                f"{len(cases)}"
+                f"Expected `cases` to name {number} cases, one per sample, but got {len(cases)}"
             )
-        else:
-            rows = [self._row(case) for case in cases]
-        target = as_integers(target, "target")
-        table = self._table(target.device)
-        if target.numel() == 0:
-            return target.long()
-        low, high = target.aminmax()
-        batch = "" if cases is None else f" (cases {some(cases, 3)})"
-        require(
-            (low >= 0) & (high < table.shape[1]),
-            f"`target` has values outside 0..{table.shape[1] - 1}{batch}",
-        )
-        # Python integers select rows without a copy from host to device.
-        return torch.stack(
-            [table[row].take(sample.long()) for row, sample in zip(rows, target, strict=True)]
-        )
+        return [self._row(case) for case in cases]
 
     def _row(self, case: str) -> int:
         assert self._cases is not None
@@ -206,7 +278,9 @@ class LabelSets:
             )
         return self._rows[self._cases[case]]
 
-    def _table(self, device: torch.device) -> Tensor:
-        if device not in self._tables:
-            self._tables[device] = self._tables[torch.device("cpu")].to(device)
-        return self._tables[device]
+    def _table(self, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """Return the set indices `(protocols, values)`, copied once."""
+        key = (device, dtype)
+        if key not in self._tables:
+            self._tables[key] = self._set_indices.to(device, dtype)
+        return self._tables[key]

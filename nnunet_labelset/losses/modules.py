@@ -12,6 +12,7 @@ Each is thin: it keeps the options, makes the tables once per device, and calls
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,8 +28,14 @@ from nnunet_labelset.losses.dice import (
     mean_dice,
     soft_target_dice,
 )
-from nnunet_labelset.losses.engine import Tables, make_tables, sum_dtype
-from nnunet_labelset.losses.functional import loss_of_tables
+from nnunet_labelset.losses.engine import (
+    FinishOptions,
+    Tables,
+    make_tables,
+    sum_dtype,
+    whole_loss,
+)
+from nnunet_labelset.losses.functional import checked_input, loss_of_tables
 from nnunet_labelset.losses.label_sets import LabelSets
 
 OPTIONS = ("alpha", "gamma", "batch_dice", "include_background", "ddp", "weight_dice", "weight_ce")
@@ -47,6 +54,8 @@ class LabelSetLoss(nn.Module):
     """
 
     ce_share = 1.0  # of the entropy's gradient that is used; its value always counts in full
+    scale_weight = 1.0  # of the scale of deep supervision that is asked for
+    checks_target = True  # False where `target` cannot have wrong set indices: saves launches
 
     def __init__(
         self,
@@ -95,18 +104,42 @@ class LabelSetLoss(nn.Module):
         make_tables(self.membership, dice, alpha, gamma)  # checks the options
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        is_plain = type(self).dice_of is LabelSetLoss.dice_of and not self._sums_over_ranks
+        tables = self._tables_for(logits)
+        logits, target = checked_input(logits, target, tables)
+        options = self.finish_options(logits)
+        if options is not None:
+            loss, running = whole_loss(logits, target, tables, options)
+            self.keep(running)
+            return loss
         return loss_of_tables(
             logits,
             target,
-            self._tables_for(logits),
+            tables,
             batch_dice=self.batch_dice,
             include_background=self.include_background,
-            weight_dice=self.weight_dice,
-            weight_ce=self.weight_ce,
+            weight_dice=self.weight_dice * self.scale_weight,
+            weight_ce=self.weight_ce * self.scale_weight,
             ce_share=self.ce_share,
-            dice_of=None if is_plain else self._dice_of_all_ranks,
+            dice_of=self._dice_of_all_ranks,
         )
+
+    def finish_options(self, logits: Tensor) -> FinishOptions | None:
+        """Return how the engine finds the loss from its sums; None if `dice_of` has to be asked."""
+        return self._options_unless_overridden(LabelSetLoss.dice_of)
+
+    def _options_unless_overridden(self, dice_of: object) -> FinishOptions | None:
+        if self._sums_over_ranks or type(self).dice_of is not dice_of:
+            return None
+        return FinishOptions(
+            batch_dice=self.batch_dice,
+            include_background=self.include_background,
+            weight_dice=self.weight_dice * self.scale_weight,
+            weight_ce=self.weight_ce * self.scale_weight,
+            ce_share=self.ce_share,
+        )
+
+    def keep(self, running: Tensor | None) -> None:
+        """Remember what a loss returns beside its value for the next batch; see `RunningDice`."""
 
     def dice_of(self, terms: DiceTerms) -> Tensor:
         """Return the Dice values from the sums, both `(B, C)`: the step that a subclass overrides.
@@ -129,9 +162,11 @@ class LabelSetLoss(nn.Module):
         dice = self.dice if self.weight_dice or self.gamma is None else None
         gamma = self.gamma if self.weight_ce or dice is None else None
         options = (dice, self.alpha, gamma, self.ignore_full_set)
-        key = (logits.device, sum_dtype(logits), *options)
+        key = (logits.device, sum_dtype(logits), self.checks_target, *options)
         if key not in self._tables:
-            self._tables = {key: make_tables(self.membership, *options).to(*key[:2])}
+            tables = make_tables(self.membership, *options)
+            tables = replace(tables, checks_target=self.checks_target)
+            self._tables = {key: tables.to(logits.device, sum_dtype(logits))}
         return self._tables[key]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,6 +175,11 @@ class LabelSetLoss(nn.Module):
     def extra_repr(self) -> str:
         sizes = f"leaves={self.membership.shape[1]}, label_sets={len(self.membership)}"
         return ", ".join([sizes, *(f"{name}={getattr(self, name)}" for name in OPTIONS)])
+
+
+FUSED = {
+    LabelSetLoss.dice_of
+}  # steps that the engine takes by itself; `losses.running` adds its own
 
 
 def sum_over_ranks(terms: DiceTerms) -> DiceTerms:

@@ -61,6 +61,7 @@ class RegionLoss(nn.Module):
         self.batch_dice, self.ddp = loss.batch_dice, loss.ddp
         self.weight_dice, self.weight_ce = loss.weight_dice, loss.weight_ce
         self.ce_share = loss.ce_share
+        self.checks_target = loss.checks_target
         self.entropies = len(regions) if sum_entropy else 1
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ class RegionLoss(nn.Module):
                 "`target` (B, 1, *S), "
                 f"but got {tuple(logits.shape)} and {tuple(target.shape)}"
             )
-        indices = as_indices(target, count)[:, 0]
+        indices = (as_indices(target, count) if self.checks_target else target.long())[:, 0]
         inside, known = (side[indices].movedim(-1, 1) for side in self.sides)  # (B, R, *S)
         logits = (
             logits if logits.dtype == torch.float64 else logits.float()

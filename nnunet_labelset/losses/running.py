@@ -12,17 +12,20 @@ earlier batches to those of the batch, so that c is punished where it is known t
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.dice import EPSILON, DiceTerms
+from nnunet_labelset.losses.dice import DiceTerms
+from nnunet_labelset.losses.engine.finish import (
+    FinishOptions,
+    Running,
+    remember,
+    running_slopes,
+)
 from nnunet_labelset.losses.modules import LabelSetLoss, LeafDiceCELoss, LeafDiceLoss
-
-END = 1e-3  # evidence below which a leaf is forgotten: 66 batches after it was last seen
-SMALLEST = 1e-12  # Dice whose logarithm still gets steeper
-INTERSECTION, REFERENCE, PREDICTION, EVIDENCE = range(4)  # rows of the state
 
 
 class RunningDice(LabelSetLoss):
@@ -38,7 +41,8 @@ class RunningDice(LabelSetLoss):
     The value is the Dice of the batch alone over the leaves that are annotated in it (the others
     count as 1), so that training and validation log the same function.
 
-    Each scale of deep supervision has its own state, told apart by its shape.
+    Each scale of deep supervision has its own state. `scale` names the scale of the next call, as
+    `training.deep_supervision` does; otherwise scales are told apart by their shape.
 
     >>> [base.__name__ for base in RunningLeafDiceLoss.__bases__]
     ['RunningDice', 'LeafDiceLoss']
@@ -52,50 +56,47 @@ class RunningDice(LabelSetLoss):
         super().__init__(*args, **{**options, "batch_dice": True})
         self.decay = decay
         self.tail = tail
-        self.running: dict[tuple[int, ...], Tensor] = {}  # scale -> (4, C), rows as above
-        self._scale: tuple[int, ...] = ()
+        self.running: dict[Hashable, Tensor] = {}  # scale -> (4, C): I, R, P and evidence
+        self.scale: int | None = None
+        self._key: Hashable = ()
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        self._scale = tuple(logits.shape[2:])
+        self._key = tuple(logits.shape[2:]) if self.scale is None else self.scale
         return super().forward(logits, target)
 
+    def finish_options(self, logits: Tensor) -> FinishOptions | None:
+        options = self._options_unless_overridden(RunningDice.dice_of)
+        if options is None:
+            return None
+        is_training = torch.is_grad_enabled() and logits.requires_grad
+        before = None
+        if is_training:
+            before = self._before(self._tables_for(logits).weights)
+        return options._replace(running=Running(before, self.decay, self.tail))
+
+    def keep(self, running: Tensor | None) -> None:
+        if running is not None:
+            self.running[self._key] = running
+
     def dice_of(self, terms: DiceTerms) -> Tensor:
+        """Return the same as `finish_options` asks for, for sums over several processes."""
         batch_dice = terms.dice().where(terms.reference > 0, 1)
         if not terms.prediction.requires_grad:
             return batch_dice
         with torch.no_grad():
-            running = self._remember(terms)
-            slopes = running_slopes(running, self.tail)
+            now = torch.cat([*terms, terms.reference > 0])
+            total, after = remember(now, self._before(now), self.decay)
+            self.keep(after)
+            slopes = running_slopes(total, self.tail)
         return _WithSlopes.apply(batch_dice, terms.intersection, terms.prediction, *slopes)
 
-    def _remember(self, terms: DiceTerms) -> Tensor:
-        """Return the running sums `(4, C)` with this batch, and keep them for the next one."""
-        now = torch.cat([*terms, terms.reference > 0])
-        before = self.running.get(self._scale)
-        if before is None:
-            before = torch.zeros_like(now)
-        total = torch.add(now, before.to(now), alpha=self.decay)
-        total = total * (total[EVIDENCE] >= END)
-        # AMP skips a step that overflows: it must not be remembered either
-        is_finite = total.sum().isfinite()
-        self.running[self._scale] = torch.where(is_finite, total, before)
-        return total
-
-
-def running_slopes(running: Tensor, tail: float) -> tuple[Tensor, Tensor]:
-    """Return the slopes `(C,)` of the running Dice by the intersection and the prediction.
-
-    With `D = 2 I / (R + P + epsilon)` they are `2 w / (R + P + epsilon)` and `-D w / (R + P +
-    epsilon)`, where `w = e min(1, e) (1 + tail / (2 D (D + tail)))`.
-    """
-    intersection, reference, prediction, evidence = running
-    half = (reference + prediction).add_(EPSILON).div_(2)
-    dice = (intersection / half).clamp_(min=SMALLEST)
-    slope = dice
-    if tail:
-        slope = dice + (tail / 2) / (dice + tail)
-    slope = slope * (evidence * evidence.clamp(max=1) / half)
-    return slope / dice, slope / -2
+    def _before(self, like: Tensor) -> Tensor:
+        """Return the running sums of the earlier batches, on the device and in the dtype of a
+        tensor.
+        """
+        if self._key not in self.running:
+            self.running[self._key] = like.new_zeros(4, self.membership.shape[1])
+        return self.running[self._key].to(like)
 
 
 class _WithSlopes(torch.autograd.Function):

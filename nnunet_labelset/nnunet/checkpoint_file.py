@@ -32,6 +32,10 @@ def trusted() -> bool:
     return os.environ.get(TRUST, "") == "1"
 
 
+class UnreadableCheckpointError(LabelSetError):
+    """A file that is no checkpoint, or only a part of one."""
+
+
 def read_checkpoint(
     path: Path, trust: bool = False, mmap: bool = False, how_to_trust: str = "give --trust"
 ) -> dict[str, Any]:
@@ -48,20 +52,22 @@ def read_checkpoint(
         with torch.serialization.safe_globals(_SAFE):
             content = torch.load(path, map_location="cpu", weights_only=not trust, mmap=mmap)
     except pickle.UnpicklingError as error:
-        raise LabelSetError(f"{path}: {_refusal(error, how_to_trust)}") from None
+        raise _refusal(path, error, how_to_trust) from None
     except Exception as error:  # torch raises many kinds for a file that is cut off
         reason = (str(error).splitlines() or [repr(error)])[0]
-        raise LabelSetError(f"{path}: not readable as a checkpoint: {reason}") from None
+        raise UnreadableCheckpointError(f"{path}: not readable as a checkpoint: {reason}") from None
     if not isinstance(content, dict):
         raise LabelSetError(f"{path}: not a checkpoint of nnU-Net: expected a dictionary")
     return content
 
 
-def _refusal(error: pickle.UnpicklingError, how_to_trust: str) -> str:
+def _refusal(path: Path, error: pickle.UnpicklingError, how_to_trust: str) -> LabelSetError:
     needed = re.search(r"GLOBAL ([\w.]+)", str(error))
     if needed is None:
-        return "not readable as a checkpoint: it may be cut off, or need code to be read"
-    return (
-        f"reading it would run code ({needed[1]}), which no checkpoint of nnU-Net needs: "
+        return UnreadableCheckpointError(
+            f"{path}: not readable as a checkpoint: it may be cut off, or need code to be read"
+        )
+    return LabelSetError(
+        f"{path}: reading it would run code ({needed[1]}), which no checkpoint of nnU-Net needs: "
         f"do not use it, or {how_to_trust} if you know who made it"
     )

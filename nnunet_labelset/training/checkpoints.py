@@ -16,6 +16,12 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.checkpoint_file import (
+    TRUST_IT,
+    UnreadableCheckpointError,
+    read_checkpoint,
+    trusted,
+)
 from nnunet_labelset.nnunet.names import (
     BEST_CHECKPOINT,
     FINAL_CHECKPOINT,
@@ -55,15 +61,17 @@ class TrainingState:
 
 
 def read_whole_checkpoint(path: Path) -> dict[str, Any]:
-    """Return a checkpoint, its tensors still on disk; a truncated file is an error."""
+    """Return a checkpoint, its tensors still on disk; a truncated file is an error.
+
+    It is read as data, before nnU-Net reads it and runs whatever code is in it.
+    """
     try:
-        return torch.load(path, map_location="cpu", weights_only=False, mmap=True)
-    except Exception as error:  # torch raises many kinds for a truncated file
-        reason = str(error).splitlines()[0] if str(error) else repr(error)
+        return read_checkpoint(path, trusted(), mmap=True, how_to_trust=TRUST_IT)
+    except UnreadableCheckpointError as error:
         others = [path.with_name(name) for name in CHECKPOINTS if name != path.name]
         usable = [other.name for other in others if other.is_file()]
         fix = f"remove it, and --c continues from {usable[0]}" if usable else NEW_TRAINING
-        raise LabelSetError(f"{path}: not a complete checkpoint ({reason}): {fix}") from None
+        raise LabelSetError(f"{error}: {fix}") from None
 
 
 def whole_checkpoint(path: str) -> AbstractContextManager[Path]:

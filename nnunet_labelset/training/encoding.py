@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.losses.label_sets import LabelSets, as_integers
 
 
 def encode_target(
@@ -26,14 +26,15 @@ def encode_target(
             "a batch does not name its cases: this loader of nnU-Net cannot be combined with "
             "label-sets"
         )
-    if isinstance(target, list):
-        return [_encode(scale, cases, label_sets, device) for scale in target]
-    return _encode(target, cases, label_sets, device)
-
-
-def _encode(
-    target: Tensor, cases: Sequence[str], label_sets: LabelSets, device: torch.device
-) -> Tensor:
-    indices = label_sets.encode(target.to(device, non_blocking=True), cases)
+    scales = target if isinstance(target, list) else [target]
+    for scale in scales:
+        # Where the loader left it, on the host: a device can only assert, with a traceback.
+        label_sets.check_values(scale, cases)
+    rows = label_sets.rows_of(cases, scales[0], device)
     # as small as nnU-Net's own target: it stays in memory for the whole step
-    return indices.to(torch.int16 if label_sets.num_sets <= 2**15 else torch.int32)
+    dtype = torch.int16 if label_sets.num_sets <= 2**15 else torch.int32
+    encoded = []
+    for scale in scales:
+        values = as_integers(scale, "target").to(device, non_blocking=True)
+        encoded.append(label_sets.look_up(values, rows, dtype))
+    return encoded if isinstance(target, list) else encoded[0]

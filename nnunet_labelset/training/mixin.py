@@ -20,7 +20,6 @@ from nnunet_labelset.contract.completed import check_split, whole_split
 from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss, RunningDice
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.export import without_cases
 from nnunet_labelset.nnunet.extend import start_name
 from nnunet_labelset.nnunet.names import REFERENCES, VALIDATION
@@ -34,18 +33,23 @@ from nnunet_labelset.training.checkpoints import (
     read_whole_checkpoint,
     whole_checkpoint,
 )
+from nnunet_labelset.training.deep_supervision import DeepSupervision, by_scale
 from nnunet_labelset.training.encoding import encode_target
 from nnunet_labelset.training.pseudo_dice import PseudoDice, StepCounts, log_scores, sum_outputs
 from nnunet_labelset.training.regions import Regions, without_regions
 from nnunet_labelset.training.sampling import (
     BY_LEAF,
-    UNIFORM,
     SampledDataset,
     Sampling,
     chosen_sampling,
 )
 from nnunet_labelset.training.start import StartFile, plain_network
-from nnunet_labelset.training.stopping import global_rank, stop, stopping, stopping_at_contract
+from nnunet_labelset.training.stopping import (
+    global_rank,
+    log_warnings,
+    stopping,
+    stopping_at_contract,
+)
 from nnunet_labelset.training.validation import FinalValidation, log_summary
 
 if TYPE_CHECKING:  # what a mixin stands before: anything when it runs
@@ -91,6 +95,7 @@ class LabelSetMixin(Trainer):
         # nnU-Net sends what it gets here to Weights & Biases, if that is switched on
         super().__init__(plans, configuration, fold, without_cases(dataset_json), device)
         self.dataset_json = self.my_init_kwargs["dataset_json"] = dataset_json
+        log_warnings(self.print_to_log_file)
         self.advice = Advice(self.contract, type(self).__name__, self.print_to_log_file)
 
     @property
@@ -174,12 +179,12 @@ class LabelSetMixin(Trainer):
             ddp=self.is_ddp,
             ignore_full_set=True,  # as nnU-Net does with its ignore label
         )
+        loss.checks_target = False  # `encode_batch` has done so
         if self.regions:
             loss = self.regions.loss(loss, self.label_manager.has_ignore_label)
         if not isinstance(nnunet_loss, DeepSupervisionWrapper):
             return loss
-        nnunet_loss.loss = loss
-        return nnunet_loss
+        return DeepSupervision(loss, nnunet_loss.weight_factors)
 
     def get_training_transforms(self, *args: Any, **options: Any) -> Any:
         return super().get_training_transforms(*args, **without_regions(options))
@@ -306,23 +311,4 @@ class LabelSetMixin(Trainer):
             super().load_checkpoint(file)
         self.optimizer.param_groups[0].pop(STATE, None)
         if isinstance(self.inner_loss, RunningDice):
-            self.inner_loss.running = dict(self.state.running_dice)
-
-
-class FullySupervisedMixin(LabelSetMixin):
-    """Train on the fully annotated cases only; validation keeps all of its cases."""
-
-    sampling = UNIFORM  # a baseline: as nnU-Net
-
-    def do_split(self) -> tuple[list[str], list[str]]:
-        training, validation_cases = super().do_split()
-        complete = [case for case in training if self.contract.is_fully_annotated(case)]
-        self.print_to_log_file(
-            f"Fully supervised: {len(complete)} of {len(training)} training cases are complete"
-        )
-        if not complete:
-            stop(
-                f"fold {self.fold} has no fully annotated training case: use a label-set loss "
-                f"({DEFAULT_TRAINER}), or other splits ('nnunet_labelset splits')"
-            )
-        return complete, validation_cases
+            self.inner_loss.running = by_scale(self.state.running_dice, self.loss)

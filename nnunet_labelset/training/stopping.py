@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +32,26 @@ def stop(reason: object) -> NoReturn:
     """
     rank = f" (rank {global_rank()})" if global_rank() else ""
     sys.exit(f"nnunet_labelset: error{rank}: {reason}")
+
+
+class LogFileHandler(logging.Handler):
+    """Writes warnings of the package into the log file of the training."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self.log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.log(f"WARNING: {record.getMessage()}")
+
+
+def log_warnings(log: Callable[[str], None]) -> None:
+    """Send warnings, for one that the kernels of the loss were switched off, to the training log."""
+    logger = logging.getLogger("nnunet_labelset")
+    for handler in list(logger.handlers):  # of an earlier trainer in this process
+        if isinstance(handler, LogFileHandler):
+            logger.removeHandler(handler)
+    logger.addHandler(LogFileHandler(log))
 
 
 @contextmanager

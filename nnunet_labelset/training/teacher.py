@@ -97,6 +97,8 @@ class TeacherMixin(LabelSetMixin):
         if self.state.teacher is not None:
             teacher.load_state_dict(self.state.teacher)
             self.state.teacher = None  # one copy is enough
+        if self._do_i_compile():
+            teacher.module.compile()  # as nnU-Net compiles the network
         return teacher
 
     @property

@@ -38,7 +38,8 @@ def test_membership_starts_with_the_singletons():
     assert torch.equal(sets.membership[:3], torch.eye(3, dtype=torch.bool))
     rows = {tuple(row.nonzero().flatten().tolist()) for row in sets.membership}
     assert rows == {(0,), (1,), (2,), (0, 1, 2), (1, 2), (0, 1), (0, 2)}
-    assert repr(sets) == "LabelSets(num_leaves=3, num_sets=7)"
+    assert "{organ, lesion}" in repr(sets)
+    assert "{background, lesion}" in repr(sets)
 
 
 def test_the_same_label_set_of_two_protocols_is_one_row():

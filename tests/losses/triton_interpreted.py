@@ -17,13 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nnunet_labelset import losses
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import engine
-from nnunet_labelset.losses.engine import fused, kernels
+from nnunet_labelset.losses.engine import first_use, fused, kernels
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import (
     ALL,
     BREAKS_THE_AXIOM,
     OVERLAPPING,
-    RUNNING,
     make_problem,
     problems,
 )
@@ -50,13 +49,11 @@ def take_the_kernels(monkeypatch):
     monkeypatch.setattr(fused, "NUMBERS_OF_A_BLOCK", 64)
     monkeypatch.setattr(fused, "PROGRAMS", 3)
     monkeypatch.setattr(fused, "_broken", False)
+    monkeypatch.setattr(engine, "check_kernels", lambda *_: None)  # it has tests of its own
     monkeypatch.setattr(
         fused, "_launch", lambda *args, **kwargs: (used.append(args[0]), launch(*args, **kwargs))
     )
     return used
-
-
-WHOLE = [loss for loss in ALL if loss not in RUNNING]  # one kernel from the sums to the loss
 
 
 def compare(module, logits, target, used, tolerance=1e-5):
@@ -86,8 +83,7 @@ def test_equals_the_cpu(loss, batch_dice, on_the_kernels):
         problem.target.to(torch.int16),
         on_the_kernels,
     )
-    finish = ["finish_kernel"] if loss in WHOLE else []
-    assert on_the_kernels == ["sums_kernel", *finish, "gradient_kernel"]
+    assert on_the_kernels == ["sums_kernel", "finish_kernel", "gradient_kernel"]
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -236,7 +232,7 @@ def test_plain_pytorch_takes_over(kernel, combined, on_the_kernels, monkeypatch,
         assert not caplog.records
     else:
         assert len(caplog.records) == 1
-        assert "goes on in plain PyTorch" in caplog.text
+        assert "plain PyTorch" in caplog.text
         assert "NNUNET_LABELSET_TRITON=0" in caplog.text
 
 
@@ -252,9 +248,7 @@ def test_switched_off_or_not_for_it(on_the_kernels, monkeypatch):
 
 
 def test_nothing_waits_and_few_launches(on_the_kernels, monkeypatch):
-    """Five: sums, their addition, the end, the assertion, the gradient. (All but the kernels are
-    counted.)
-    """
+    """Four: sums, their addition, the end, the gradient. (All but the kernels are counted.)"""
 
     class Launches(TorchDispatchMode):
         names: ClassVar[list[str]] = []
@@ -272,15 +266,106 @@ def test_nothing_waits_and_few_launches(on_the_kernels, monkeypatch):
             return function(*args, **(kwargs or {}))
 
     problem = make_problem(*OVERLAPPING, shape=(30,))
-    for loss in WHOLE:
+    for loss in ALL:
         module = loss(problem.label_sets)
+        module.checks_target = False
         logits = problem.logits.detach().float().requires_grad_()
         module(logits, problem.target)
         one = torch.ones(())
-        monkeypatch.setattr(engine, "require", lambda condition, message: None)
         with monkeypatch.context() as patch:
             patch.setattr(fused, "_launch", lambda *args, **kwargs: None)
             Launches.names.clear()
             with Launches():
                 torch.autograd.grad(module(logits, problem.target), logits, one)
         assert Launches.names == ["sum"]
+
+
+@pytest.fixture
+def with_check(on_the_kernels, monkeypatch):
+    """The kernels with the check at first use."""
+    monkeypatch.setattr(engine, "check_kernels", first_use.check_kernels)
+    monkeypatch.setattr(first_use, "_checked", set())
+    return on_the_kernels
+
+
+@pytest.mark.parametrize("loss", ALL)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_right_kernels_pass_the_check_once(loss, dtype, with_check, caplog):
+    problem = make_problem(*OVERLAPPING, shape=(5, 9))
+    module = loss(problem.label_sets, batch_dice=True)
+    logits = problem.logits.to(dtype)
+    with_gradient(module, logits, problem.target)
+    first = len(with_check)
+    assert first == 6  # three for the check, three for the loss
+    with_gradient(module, logits, problem.target)
+    assert len(with_check) == first + 3
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("kernel", ["sums_kernel", "finish_kernel", "gradient_kernel"])
+def test_a_kernel_with_wrong_numbers_is_switched_off(
+    kernel, running, with_check, monkeypatch, caplog
+):
+    """As if a compiler had gone wrong: the kernel runs, and one of its results is doubled."""
+    problem = make_problem(*OVERLAPPING, shape=(5, 9))
+    loss = losses.RunningLeafDiceCELoss if running else losses.LeafDiceCELoss
+    module = loss(problem.label_sets)
+    expected = with_gradient(copy.deepcopy(module), problem.logits, problem.target)
+    launch = fused._launch
+    result = {"sums_kernel": 5, "finish_kernel": 2, "gradient_kernel": 7}[kernel]
+
+    def wrong(name, grid, *arguments, **options):
+        launch(name, grid, *arguments, **options)
+        if name == kernel:
+            arguments[result].mul_(2)
+
+    monkeypatch.setattr(fused, "_launch", wrong)
+    value, gradient = with_gradient(module, problem.logits.float(), problem.target)
+    torch.testing.assert_close(value.double(), expected[0])
+    torch.testing.assert_close(gradient.double(), expected[1], rtol=1e-4, atol=1e-6)
+    assert len(caplog.records) == 1
+    assert "NNUNET_LABELSET_TRITON=0" in caplog.text
+    used = len(with_check)
+    with_gradient(module, problem.logits.float(), problem.target)
+    assert len(with_check) == used
+
+
+def test_the_check_can_be_forced(with_check, monkeypatch):
+    problem = make_problem(*OVERLAPPING, shape=(5, 9))
+    module = losses.LeafDiceCELoss(problem.label_sets)
+    monkeypatch.setenv("NNUNET_LABELSET_TRITON", "check")
+    for step in (1, 2):
+        with_gradient(module, problem.logits.float(), problem.target)
+        assert len(with_check) == 6 * step
+
+
+def test_an_overflow_is_no_difference(with_check, caplog):
+    problem = make_problem(*OVERLAPPING, shape=(5, 9))
+    module = losses.LeafDiceCELoss(problem.label_sets)
+    logits = problem.logits.float()
+    with_gradient(module, torch.full_like(logits, torch.inf), problem.target)
+    assert not caplog.records
+    with_gradient(module, logits, problem.target)
+    assert with_check.count("gradient_kernel") == 3  # the check comes with the next batch
+
+
+@pytest.mark.parametrize("tail", [0.0, 0.1])
+def test_running_dice_over_many_batches(tail, on_the_kernels):
+    """Leaf 2 comes and goes; value, gradient and state follow those of the CPU."""
+    problem = make_problem(*OVERLAPPING, shape=(5, 9))
+    module = losses.RunningLeafDiceCELoss(problem.label_sets, tail=tail, include_background=False)
+    exact = copy.deepcopy(module)
+    for step in range(80):
+        module.ce_share = exact.ce_share = step / 80
+        target = problem.target if step < 3 else problem.target.where(problem.target != 2, 0)
+        logits = problem.logits * (1 + step / 10)
+        value, gradient = with_gradient(module, logits.float(), target)
+        expected, expected_gradient = with_gradient(exact, logits, target)
+        torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-4, atol=1e-7)
+    (state,), (exact_state,) = module.running.values(), exact.running.values()
+    torch.testing.assert_close(state.double(), exact_state, rtol=1e-4, atol=1e-6)
+    assert not state[:, 2].any()
+    with_gradient(module, torch.full_like(problem.logits.float(), torch.inf), problem.target)
+    assert torch.equal(*module.running.values(), state)

@@ -1,8 +1,8 @@
 """Sums over voxels, with gradient: the only part of a loss that costs anything, with a road for
 every device.
 
-CPU: `cpu.py`. CUDA with Triton: `fused.py`. All others, and under a compiler, which fuses by
-    itself: `device.py`.
+CPU: `cpu.py`. CUDA with Triton: `fused.py`, after a check in `first_use.py`. All others, and under
+a compiler, which fuses by itself: `plain_road.py`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch import Tensor
 
 from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
-from nnunet_labelset.losses.engine.device import device_gradient, device_sums
-from nnunet_labelset.losses.engine.finish import FinishOptions, finish
-from nnunet_labelset.losses.engine.weight_tables import (
-    Tables,
-    VoxelSums,
-    make_tables,
-    named_sums,
-    parted,
+from nnunet_labelset.losses.engine.finish import FinishOptions, Running, finish
+from nnunet_labelset.losses.engine.first_use import check_kernels
+from nnunet_labelset.losses.engine.plain_road import (
+    Kept,
+    plain_road_gradient,
+    plain_road_sums,
 )
+from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, named_sums, parted
 from nnunet_labelset.losses.label_sets import require
 
 __all__ = [
     "FinishOptions",
+    "Running",
     "Tables",
     "VoxelSums",
     "make_tables",
@@ -38,21 +38,26 @@ __all__ = [
 
 
 def voxel_sums(logits: Tensor, target: Tensor, tables: Tables) -> VoxelSums:
-    """The sums of `tables`, per sample.
+    """Return the sums of `tables`, per sample.
 
     logits `(B, C, *S)`, target `(B, 1, *S)` integer set indices, `tables` on the same device in
     `sum_dtype(logits)`. Sums are float32 (float64 for float64 logits), whatever the dtype of the
     logits and the autocast.
     """
-    sums, constants, _ = _Loss.apply(logits, target, tables, None)
+    sums, _, constants, *_ = _Loss.apply(logits, target, tables, None)
     return named_sums(sums, constants, tables)
 
 
-def whole_loss(logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions) -> Tensor:
-    """The loss of the sums of `tables`, in as few launches as there can be; arguments as
+def whole_loss(
+    logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions
+) -> tuple[Tensor, Tensor | None]:
+    """Return the loss of the sums of `tables`, and the running sums with this batch; arguments as
     `voxel_sums`.
+
+    It takes as few launches as there can be.
     """
-    return _Loss.apply(logits, target, tables, options)[0]
+    loss, running, *_ = _Loss.apply(logits, target, tables, options)
+    return loss, running
 
 
 def sum_dtype(logits: Tensor) -> torch.dtype:
@@ -60,8 +65,8 @@ def sum_dtype(logits: Tensor) -> torch.dtype:
 
 
 class _Loss(torch.autograd.Function):
-    """The loss, its gradients by the sums, and what else the gradient needs; without options, the
-    sums as parted.
+    """The loss, the running sums, its gradients by the sums, and what else the gradient needs;
+    without options the sums, nothing, and the constants.
 
     Forward, and once backward. Other kinds of differentiation are refused by PyTorch itself.
     """
@@ -69,25 +74,23 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(
         logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[Tensor | None, ...]:
         with _no_autocast(logits):
-            found = None if options is None else fused.fused_loss(logits, target, tables, options)
-            if found is not None:
-                loss, gradients, fine = found
-                require(fine, _outside(tables))
-                return loss, gradients, None
-            sums, mass = _sums(logits.detach(), target, tables)
-            loss, gradients = (
-                parted(sums, tables) if options is None else finish(sums, tables, options)
-            )
-            return loss, gradients, mass
+            check_kernels(logits.detach(), target, tables, options)
+            over_batch = options is not None and options.batch_dice
+            sums, kept = _sums(logits.detach(), target, tables, over_batch)
+            if options is None:
+                with_gradient, constants = parted(sums, tables)
+                return with_gradient, None, constants, *kept
+            finished = fused.fused_finish(logits, sums, tables, options)
+            if finished is None:
+                finished = finish(sums, tables, options)
+            return finished.loss, finished.running, finished.gradients, *kept
 
     @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor, Tensor | None]
-    ) -> None:
+    def setup_context(ctx: Any, inputs: tuple, output: tuple[Tensor | None, ...]) -> None:
         *tensors, ctx.tables, ctx.options = inputs
-        ctx.save_for_backward(*tensors, *output[1:])
+        ctx.save_for_backward(*tensors, *output[2:])
         ctx.mark_non_differentiable(*(kept for kept in output[1:] if kept is not None))
         ctx.set_materialize_grads(False)
 
@@ -97,15 +100,11 @@ class _Loss(torch.autograd.Function):
     ) -> tuple[Tensor | None, None, None, None]:
         if upstream is None:
             return None, None, None, None
-        logits, target, gradients, mass = ctx.saved_tensors
+        logits, target, gradients, *kept = ctx.saved_tensors
         if ctx.options is None:
             gradients, upstream = upstream, None
-        return (
-            _Gradient.apply(logits, target, ctx.tables, gradients, upstream, mass),
-            None,
-            None,
-            None,
-        )
+        gradient = _Gradient.apply(logits, target, ctx.tables, gradients, upstream, *kept)
+        return gradient, None, None, None
 
 
 class _Gradient(torch.autograd.Function):
@@ -120,16 +119,17 @@ class _Gradient(torch.autograd.Function):
         tables: Tables,
         gradients: Tensor,
         upstream: Tensor | None,
-        mass: Tensor | None,
+        *kept: Tensor,
     ) -> Tensor:
+        logits = logits.detach()
         with _no_autocast(logits):
-            found = fused.fused_gradient(logits, target, tables, gradients, upstream)
-            if found is not None:
-                return found
+            result = fused.fused_gradient(logits, target, tables, gradients, upstream)
+            if result is not None:
+                return result
             gradients = gradients if upstream is None else gradients * upstream
             if _on_cpu(logits):
-                return cpu_gradient(logits.detach(), target, tables, gradients)
-            return device_gradient(logits.detach(), target, tables, gradients, mass)
+                return cpu_gradient(logits, target, tables, gradients)
+            return plain_road_gradient(logits, target, tables, gradients, kept)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -140,19 +140,19 @@ class _Gradient(torch.autograd.Function):
         raise NotImplementedError("the label-set losses can be differentiated once, not twice")
 
 
-def _sums(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor, Tensor | None]:
-    """The sums, and the masses of the label-sets where `device_gradient` will be glad of them."""
+def _sums(logits: Tensor, target: Tensor, tables: Tables, over_batch: bool) -> tuple[Tensor, Kept]:
+    """Return the sums, and what the gradient needs beside logits and target."""
     sums = fused.fused_sums(logits, target, tables)
     if sums is not None:
-        require((sums[:, -1] == 0).all(), _outside(tables))
-        return sums[:, :-1], None
-    last = min(tables.weights.shape[1] - 1, torch.iinfo(target.dtype).max)
-    require((target.clamp(0, last) == target).all(), _outside(tables))
-    return (
-        (cpu_sums(logits, target, tables), None)
-        if _on_cpu(logits)
-        else device_sums(logits, target, tables)
-    )
+        if tables.checks_target:
+            require((sums[:, -1] == 0).all(), _outside(tables))
+        return sums[:, :-1], ()
+    if tables.checks_target:
+        last = min(tables.weights.shape[1] - 1, torch.iinfo(target.dtype).max)
+        require((target.clamp(0, last) == target).all(), _outside(tables))
+    if _on_cpu(logits):
+        return cpu_sums(logits, target, tables), ()
+    return plain_road_sums(logits, target, tables, over_batch)
 
 
 def _outside(tables: Tables) -> str:

@@ -6,17 +6,25 @@ import functools
 import logging
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.dice import EPSILON
-from nnunet_labelset.losses.engine.finish import FinishOptions
-from nnunet_labelset.losses.engine.weight_tables import Tables
+from nnunet_labelset.losses.engine.finish import (
+    END,
+    SMALLEST,
+    Finished,
+    FinishOptions,
+    Running,
+)
+from nnunet_labelset.losses.engine.tables import Tables
 
 Found = TypeVar("Found")
 SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch
+CHECK = "check"  # value of the switch that compares every call with plain PyTorch
 MOST_LEAVES = 1024  # a program holds all leaves of some voxels in registers
 NUMBERS_OF_A_BLOCK = 4096  # numbers of a block
 PROGRAMS = 1024  # per sample, that write partial sums: more than a GPU runs at once, and few to add
@@ -41,6 +49,23 @@ def can_run(logits: Tensor, tables: Tables) -> bool:
     )
 
 
+def checks_always() -> bool:
+    """Tell whether every call is to be compared with plain PyTorch."""
+    return os.environ.get(SWITCH) == CHECK
+
+
+def switch_off(reason: str) -> None:
+    """Take plain PyTorch from now on, and say so once."""
+    global _broken
+    _broken = True
+    _logger.warning(
+        "The loss continues in plain PyTorch, slower, with the same result. Its Triton kernels were "
+        "switched off: %s (%s=0 does without them from the start)",
+        reason,
+        SWITCH,
+    )
+
+
 class KernelError(Exception):
     """A kernel could not be compiled or launched."""
 
@@ -52,18 +77,12 @@ def _tried(function: Callable[..., Found]) -> Callable[..., Found | None]:
 
     @functools.wraps(function)
     def attempt(logits: Tensor, target: Tensor, tables: Tables, *more: Any) -> Found | None:
-        global _broken
         if not can_run(logits, tables):
             return None
         try:
             return function(logits.detach(), target, tables, *more)
         except KernelError as error:
-            _broken = True
-            _logger.warning(
-                "the loss goes on in plain PyTorch, slower but with the same result, since its "
-                "Triton kernels failed: "
-                "%s (%s=0 does without them from the start)", str(error).splitlines()[0][:200], SWITCH
-            )  # fmt: skip
+            switch_off(f"failed: {str(error).splitlines()[0][:200]}")
             return None
 
     return attempt
@@ -73,9 +92,17 @@ def _launch(kernel: str, grid: tuple[int, ...], *arguments: object, **options: o
     try:
         from nnunet_labelset.losses.engine import kernels
 
-        getattr(kernels, kernel)[grid](*arguments, **options, num_warps=WARPS)
+        with _current_device(arguments[0]):
+            getattr(kernels, kernel)[grid](*arguments, **options, num_warps=WARPS)
     except Exception as error:  # whatever Triton, its compiler or the driver say
         raise KernelError(f"{type(error).__name__}: {error}") from error
+
+
+def _current_device(tensor: object) -> AbstractContextManager[object]:
+    """Return a context in which kernels run where the tensor is: Triton takes the current device."""
+    if isinstance(tensor, Tensor) and tensor.is_cuda:
+        return torch.cuda.device(tensor.device)
+    return nullcontext()
 
 
 @_tried
@@ -83,7 +110,7 @@ def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
     """Sums `(B, R + 1)` in the order of the weights; in the last column, the number of bad set
     indices.
     """
-    (x, k), axes = _views(logits, target)
+    (x, k), axes = views(logits, target)
     rows, sets = tables.weights.shape
     block_c, block_n = _blocks(tables)
     voxels = x[0, 0].numel()
@@ -100,27 +127,30 @@ def fused_sums(logits: Tensor, target: Tensor, tables: Tables) -> Tensor:
 
 
 @_tried
-def fused_loss(
-    logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """The loss, its gradients by the sums `(B, R')`, and whether all set indices were good."""
-    sums = (
-        fused_sums(logits, target, tables)
-        if len(logits) * tables.leaves <= MOST_TO_FINISH
-        else None
-    )
-    if sums is None:
+def fused_finish(
+    logits: Tensor, sums: Tensor, tables: Tables, options: FinishOptions
+) -> Finished | None:
+    """Return the loss with what its gradient and the next batch need, from sums `(B, R)`, columns of
+    those that `fused_sums` made.
+    """
+    if len(sums) * tables.leaves > MOST_TO_FINISH or sums.dtype != torch.float32:
         return None
-    loss, fine = sums.new_empty(()), sums.new_empty((), dtype=torch.bool)
+    loss = sums.new_empty(())
     gradients = sums.new_empty(len(sums), len(tables.slopes))
+    running = options.running or Running(None, 0.0, 0.0)
+    after = None if running.before is None else torch.empty_like(running.before)
+    before = sums if running.before is None else running.before.contiguous()
     _launch(
         "finish_kernel", (1,),
-        sums, loss, gradients, fine, len(sums), EPSILON, float(options.weight_dice), float(options.weight_ce),
+        sums, loss, gradients, before, before if after is None else after,
+        len(sums), sums.stride(0), EPSILON, float(options.weight_dice), float(options.weight_ce),
+        float(options.weight_ce * options.ce_share), float(running.decay), float(running.tail), END, SMALLEST,
         LEAVES=tables.leaves, ROWS=len(tables.weights), BLOCK_B=_power_of_two(len(sums)),
         BLOCK_C=_power_of_two(tables.leaves), DICE=tables.dice, ENTROPY=tables.entropy,
         BATCH_DICE=options.batch_dice, FIRST=0 if options.include_background else 1,
+        ANNOTATED_ONLY=options.running is not None, REMEMBERS=after is not None, TAIL=running.tail > 0,
     )  # fmt: skip
-    return loss, gradients, fine
+    return Finished(loss, gradients, after)
 
 
 @_tried
@@ -129,7 +159,7 @@ def fused_gradient(
 ) -> Tensor:
     """Gradient by the logits, from those by the sums `(B, R')` and the one of the loss."""
     result = torch.empty_like(logits)
-    (x, k, g), axes = _views(logits, target, result)
+    (x, k, g), axes = views(logits, target, result)
     block_c, block_n = _blocks(tables)
     voxels, sets = x[0, 0].numel(), tables.weights.shape[1]
     one = gradients.new_ones(()) if upstream is None else upstream
@@ -143,7 +173,7 @@ def fused_gradient(
     return result
 
 
-def _views(*tensors: Tensor) -> tuple[list[Tensor], int]:
+def views(*tensors: Tensor) -> tuple[list[Tensor], int]:
     """The tensors as `(B, C, s0, s1, s2)`, and whether one axis of voxels or all three matter;
     without a copy.
     """

@@ -127,21 +127,23 @@ def sums_kernel(
 
 @triton.jit
 def finish_kernel(
-    sums, loss, gradients, fine,  # tensors
-    samples, epsilon, weight_dice, weight_ce,
+    sums, loss, gradients, before, after,  # tensors
+    samples, stride, epsilon, weight_dice, weight_ce, slope_ce, decay, tail, end, smallest,
     LEAVES: tl.constexpr, ROWS: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_C: tl.constexpr, DICE: tl.constexpr,
-    ENTROPY: tl.constexpr, BATCH_DICE: tl.constexpr, FIRST: tl.constexpr,
+    ENTROPY: tl.constexpr, BATCH_DICE: tl.constexpr, FIRST: tl.constexpr, ANNOTATED_ONLY: tl.constexpr,
+    REMEMBERS: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
-    """The loss, its gradients by P, I and the entropy (B, R'), and whether all set indices were
-    good.
+    """The loss, and its gradients by P, I and the entropy (B, R'); with REMEMBERS, those of running
+    Dice, and its sums (4, C).
     """
     sample, leaf = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_C)
     is_sample = sample < samples
-    row = sums + sample * (ROWS + 1)
+    row = sums + sample * stride
     slope = gradients + sample * (2 * LEAVES * DICE + ENTROPY)
     total = 0.0
     if DICE:
-        mask = is_sample[:, None] & (leaf < LEAVES)[None, :]
+        is_leaf = leaf < LEAVES
+        mask = is_sample[:, None] & is_leaf[None, :]
         place = row[:, None] + leaf[None, :]
         prediction = tl.load(place, mask, 0.0)
         intersection = tl.load(place + LEAVES, mask, 0.0)
@@ -153,16 +155,47 @@ def finish_kernel(
             intersection = tl.sum(intersection, 0)[None, :] + tl.zeros_like(intersection)
             reference = tl.sum(reference, 0)[None, :] + tl.zeros_like(reference)
         denominator = reference + epsilon + prediction
-        dice = tl.where(mask & (leaf >= FIRST)[None, :], 2.0 * intersection / denominator, 0.0)
+        dice = 2.0 * intersection / denominator
+        if ANNOTATED_ONLY:
+            dice = tl.where(reference > 0, dice, 1.0)
+        dice = tl.where(mask & (leaf >= FIRST)[None, :], dice, 0.0)
         if BATCH_DICE:
             dice_sum = tl.sum(tl.sum(tl.where((sample == 0)[:, None], dice, 0.0), 1), 0)
         else:
             dice_sum = tl.sum(tl.sum(dice, 1), 0)
         total += weight_dice * (1.0 - dice_sum / number)
         by_prediction = dice / denominator * (weight_dice / number)
-        by_intersection = tl.where(
-            (leaf >= FIRST)[None, :], -2.0 * weight_dice / number / denominator, 0.0
-        )
+        by_intersection = tl.zeros_like(denominator) - 2.0 * weight_dice / number / denominator
+        if REMEMBERS:  # all rows are equal: the sums of the batch
+            old_i = tl.load(before + leaf, is_leaf, 0.0)
+            old_r = tl.load(before + LEAVES + leaf, is_leaf, 0.0)
+            old_p = tl.load(before + 2 * LEAVES + leaf, is_leaf, 0.0)
+            old_e = tl.load(before + 3 * LEAVES + leaf, is_leaf, 0.0)
+            evidence = tl.where(reference > 0, 1.0, 0.0) + decay * old_e[None, :]
+            lives = tl.where(evidence >= end, 1.0, 0.0)
+            evidence = evidence * lives
+            run_i = (intersection + decay * old_i[None, :]) * lives
+            run_r = (reference + decay * old_r[None, :]) * lives
+            run_p = (prediction + decay * old_p[None, :]) * lives
+            half = (run_r + run_p + epsilon) / 2.0
+            run_dice = tl.maximum(run_i / half, smallest, propagate_nan=tl.PropagateNan.ALL)
+            pull = run_dice
+            if TAIL:
+                pull = run_dice + tail / 2.0 / (run_dice + tail)
+            pull = pull * (evidence * tl.minimum(evidence, 1.0) / half)
+            by_prediction = pull / 2.0 * (weight_dice / number)
+            by_intersection = -(pull / run_dice) * (weight_dice / number)
+            check = tl.sum(tl.sum(tl.where(mask, run_i + run_r + run_p, 0.0), 1), 0)
+            fine = check == check
+            once = mask & (sample == 0)[:, None]
+            where = after + leaf[None, :] + tl.zeros_like(sample)[:, None]
+            tl.store(where, tl.where(fine, run_i, old_i[None, :]), once)
+            tl.store(where + LEAVES, tl.where(fine, run_r, old_r[None, :]), once)
+            tl.store(where + 2 * LEAVES, tl.where(fine, run_p, old_p[None, :]), once)
+            tl.store(where + 3 * LEAVES, tl.where(fine, evidence, old_e[None, :]), once)
+        counts = (leaf >= FIRST)[None, :]
+        by_prediction = tl.where(counts, by_prediction, 0.0)
+        by_intersection = tl.where(counts, by_intersection, 0.0)
         tl.store(slope[:, None] + leaf[None, :], by_prediction, mask)
         tl.store(slope[:, None] + LEAVES + leaf[None, :], by_intersection, mask)
     if ENTROPY:
@@ -171,11 +204,10 @@ def finish_kernel(
         total += -weight_ce * tl.sum(entropy, 0) / counted
         tl.store(
             slope + 2 * LEAVES * DICE,
-            tl.zeros([BLOCK_B], tl.float32) - weight_ce / counted,
+            tl.zeros([BLOCK_B], tl.float32) - slope_ce / counted,
             is_sample,
         )
     tl.store(loss, total)
-    tl.store(fine, tl.sum(tl.load(row + ROWS, is_sample, 0.0), 0) == 0)
 
 
 @triton.jit

@@ -37,9 +37,11 @@ class Tables:
     inside: Tensor  # (C, K) 1 and 0, the leaf is in the label-set
     # (2 C, K + 1) if `grouped`: of P and I in a label-set, and in the last column outside
     grouped_slopes: Tensor
-    grouped: (
-        bool  # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
-    )
+    # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
+    grouped: bool
+    # (2 C + 1 + C, K) bool if all weights are 0 or 1: in P, in I and R, in the entropy, outside
+    bits: Tensor | None
+    checks_target: bool = True  # False where the set indices cannot be wrong
 
     @property
     def leaves(self) -> int:
@@ -75,7 +77,63 @@ def make_tables(
     gamma: float | None = None,
     ignore_full_set: bool = False,
 ) -> Tables:
-    """Tables of a loss from membership, bool `(K, C)`, in float64 on the CPU."""
+    """Return the tables of a loss from membership, bool `(K, C)`, in float64 on the CPU."""
+    _check_options(membership, dice, alpha, gamma)
+    member = membership.detach().cpu()
+    size = member.sum(1, keepdim=True).double()  # (K, 1)
+    informative = (~member.all(1, keepdim=True)).double()
+    terms = None
+    if dice is not None:
+        terms = _dice_weights(member, dice, alpha, ignore_full_set)
+        if gamma is None:  # a label-set that counts nowhere may as well be all leaves
+            member = member | terms.counts_nowhere
+    # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as the
+    # constant it is.
+    counts = informative if ignore_full_set or gamma == 0 else torch.ones_like(informative)
+    entropy_weights = [] if gamma is None else [counts]
+    entropy_slopes = [] if gamma is None else [informative]
+    if terms is None:
+        return Tables(
+            outside=(~member).T,
+            weights=torch.cat(entropy_weights * 2, 1).T,
+            slopes=torch.cat(entropy_slopes, 1).T,
+            log_size=_log_size(size, gamma),
+            dice=False,
+            marginal=False,
+            alpha=int(alpha),
+            gamma=gamma if gamma is None else float(gamma),
+            own_reference=False,
+            inside=member.double().T,
+            grouped_slopes=size.new_zeros(0),
+            grouped=True,
+            bits=None,
+        )
+    # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by
+    # rounding.
+    sloping = informative if terms.marginal else torch.ones_like(informative)
+    slopes = [alpha * terms.prediction * sloping, terms.intersection * sloping]
+    beyond, grouped = _grouped(member, terms)
+    weights = [terms.prediction, terms.intersection, *entropy_weights]
+    return Tables(
+        outside=(~member).T,
+        weights=torch.cat([*weights, terms.reference, *entropy_weights], 1).T,
+        slopes=torch.cat(slopes + entropy_slopes, 1).T,
+        log_size=_log_size(size, gamma),
+        dice=True,
+        marginal=terms.marginal,
+        alpha=int(alpha),
+        gamma=gamma if gamma is None else float(gamma),
+        own_reference=not torch.equal(terms.reference, terms.intersection),
+        inside=member.double().T,
+        grouped_slopes=_grouped_slopes(member, slopes, alpha * beyond),
+        grouped=grouped,
+        bits=_bits(member, terms, informative) if not gamma else None,
+    )
+
+
+def _check_options(
+    membership: Tensor, dice: DiceFunction | None, alpha: int, gamma: float | None
+) -> None:
     if membership.ndim != 2 or membership.dtype != torch.bool:
         got = f"{membership.dtype} {tuple(membership.shape)}"
         raise LabelSetError(
@@ -87,56 +145,62 @@ def make_tables(
         raise LabelSetError(f"Expected `gamma` to be at least 0, but got {gamma}")
     if dice is None and gamma is None:
         raise LabelSetError("Expected a loss with `dice`, `gamma` or both, but got neither")
-    member = membership.detach().cpu()
-    inside, size = member.double(), member.sum(1, keepdim=True).double()  # (K, C), (K, 1)
-    informative = (~member.all(1, keepdim=True)).double()
-    weights, counting, slopes, marginal, own_reference = [], [], [], False, False
-    grouped, grouped_slopes = True, inside.new_zeros(0)
-    if dice is not None:
-        counted = _checked(dice(inside, alpha), member.shape)
-        marginal = counted.marginal
-        kept = informative if ignore_full_set else torch.ones_like(informative)
-        shared = (
-            torch.where(member, size, 1.0) if marginal else torch.ones_like(inside)
-        )  # Phi is s over the size
-        prediction = kept * counted.prediction / shared**alpha
-        intersection = kept * counted.intersection / shared
-        reference = kept * counted.reference
-        own_reference = not torch.equal(reference, intersection)
-        if gamma is None:  # a label-set that counts nowhere may as well be all leaves
-            member = member | ((prediction == 0) & (intersection == 0)).all(1, keepdim=True)
-        beyond, grouped = _grouped(member, prediction, intersection, marginal)
-        weights += [prediction, intersection]
-        counting.append(reference)
-        # The mass of a voxel that may be any leaf is 1 whatever the logits: no slope, not even by
-        # rounding.
-        sloping = informative if marginal else torch.ones_like(informative)
-        slopes += [alpha * prediction * sloping, intersection * sloping]
-        outer = torch.cat([alpha * beyond, torch.zeros_like(beyond)])[:, None]  # (2 C, 1)
-        grouped_slopes = torch.cat(
-            [torch.cat([torch.where(member, slope, 0.0).T for slope in slopes]), outer], 1
-        )
-    if gamma is not None:
-        # Cross entropy leaves out what says nothing; the focal loss, by the letter, counts it as
-        # the constant it is.
-        counts = informative if ignore_full_set or gamma == 0 else torch.ones_like(informative)
-        weights.append(counts)
-        counting.append(counts)
-        slopes.append(informative)
-    return Tables(
-        (~member).T,
-        torch.cat(weights + counting, 1).T,
-        torch.cat(slopes, 1).T,
-        size.log().T if gamma else torch.zeros_like(size.T),
-        dice is not None,
-        marginal,
-        int(alpha),
-        None if gamma is None else float(gamma),
-        own_reference,
-        member.double().T,
-        grouped_slopes,
-        grouped,
+
+
+class _DiceWeights(NamedTuple):
+    """The weights of a Dice-type term, `(K, C)` each, of `x**alpha`, `x` and 1."""
+
+    prediction: Tensor
+    intersection: Tensor
+    reference: Tensor
+    marginal: bool
+
+    @property
+    def counts_nowhere(self) -> Tensor:
+        """Which label-sets have no weight: bool `(K, 1)`."""
+        return ((self.prediction == 0) & (self.intersection == 0)).all(1, keepdim=True)
+
+
+def _dice_weights(
+    member: Tensor, dice: DiceFunction, alpha: int, ignore_full_set: bool
+) -> _DiceWeights:
+    inside = member.double()
+    tables = _checked(dice(inside, alpha), member.shape)
+    kept = (~member.all(1, keepdim=True) | (not ignore_full_set)).double()
+    shared = torch.ones_like(inside)
+    if tables.marginal:  # Phi is s over the size
+        shared = torch.where(member, inside.sum(1, keepdim=True), 1.0)
+    return _DiceWeights(
+        prediction=kept * tables.prediction / shared**alpha,
+        intersection=kept * tables.intersection / shared,
+        reference=kept * tables.reference,
+        marginal=tables.marginal,
     )
+
+
+def _log_size(size: Tensor, gamma: float | None) -> Tensor:
+    return size.log().T if gamma else torch.zeros_like(size.T)
+
+
+def _grouped_slopes(member: Tensor, slopes: list[Tensor], beyond: Tensor) -> Tensor:
+    outer = torch.cat([beyond, torch.zeros_like(beyond)])[:, None]  # (2 C, 1)
+    inner = torch.cat([torch.where(member, slope, 0.0).T for slope in slopes])
+    return torch.cat([inner, outer], 1)
+
+
+def _bits(member: Tensor, terms: _DiceWeights, informative: Tensor) -> Tensor | None:
+    """Return the weights as bits, one column per label-set; None if some are no bits.
+
+    What counts in I must count in P and R as well: see `plain_weights.py`.
+    """
+    weights = torch.stack([terms.prediction, terms.intersection])
+    is_binary = bool(((weights == 0) | (weights == 1)).all())
+    is_nested = bool((terms.intersection <= terms.prediction).all())
+    same_reference = torch.equal(terms.reference, terms.intersection)
+    if terms.marginal or not (is_binary and is_nested and same_reference):
+        return None
+    rows = [terms.prediction, terms.intersection, informative, (~member).double()]
+    return torch.cat(rows, 1).T != 0
 
 
 def _checked(tables: Any, shape: torch.Size) -> DiceTables:
@@ -161,18 +225,16 @@ def _checked(tables: Any, shape: torch.Size) -> DiceTables:
     return tables
 
 
-def _grouped(
-    member: Tensor, prediction: Tensor, intersection: Tensor, marginal: bool
-) -> tuple[Tensor, bool]:
-    """What a leaf weighs in P outside of the label-set, and whether that and the mass are all that
-    matters.
+def _grouped(member: Tensor, terms: _DiceWeights) -> tuple[Tensor, bool]:
+    """Return what a leaf weighs in P outside of the label-set, and whether that and the mass are all
+    that matters.
     """
-    beyond = torch.where(member, -torch.inf, prediction).amax(0).clamp_min(0)
-    as_one = (intersection == 0) & (prediction == beyond) | member
+    beyond = torch.where(member, -torch.inf, terms.prediction).amax(0).clamp_min(0)
+    as_one = (terms.intersection == 0) & (terms.prediction == beyond) | member
     alone = (
-        marginal
+        terms.marginal
         | (member.sum(1, keepdim=True) == 1)
-        | (prediction == 0) & (intersection == 0)
+        | (terms.prediction == 0) & (terms.intersection == 0)
         | ~member
     )
     return beyond, bool(as_one.all() and alone.all())
