@@ -91,8 +91,8 @@ class LabelSets:
         self.num_values = max((len(protocol.sets) for protocol in protocols.values()), default=0)
         if ignore_value is not None and 0 <= ignore_value < self.num_values:
             raise LabelSetError(
-                f"Expected `ignore_value` to be none of the values 0..{self.num_values - 1}, but got "
-                f"{ignore_value}"
+                f"Expected `ignore_value` to be none of the values 0..{self.num_values - 1}, but "
+                f"got {ignore_value}"
             )
         anything = [] if ignore_value is None else [frozenset(range(self.num_leaves))]
         sets: dict[LabelSet, int] = {frozenset([leaf]): leaf for leaf in range(self.num_leaves)}

@@ -46,7 +46,7 @@ class LogFileHandler(logging.Handler):
 
 
 def log_warnings(log: Callable[[str], None]) -> None:
-    """Send warnings, for one that the kernels of the loss were switched off, to the training log."""
+    """Send warnings, such as that the kernels were switched off, to the training log."""
     logger = logging.getLogger("nnunet_labelset")
     for handler in list(logger.handlers):  # of an earlier trainer in this process
         if isinstance(handler, LogFileHandler):

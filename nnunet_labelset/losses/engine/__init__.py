@@ -22,7 +22,13 @@ from nnunet_labelset.losses.engine.plain_road import (
     plain_road_gradient,
     plain_road_sums,
 )
-from nnunet_labelset.losses.engine.tables import Tables, VoxelSums, make_tables, named_sums, parted
+from nnunet_labelset.losses.engine.weight_tables import (
+    Tables,
+    VoxelSums,
+    make_tables,
+    named_sums,
+    parted,
+)
 from nnunet_labelset.losses.label_sets import require
 
 __all__ = [

@@ -14,7 +14,7 @@ from torch import Tensor
 from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.finish import FinishOptions, finish
 from nnunet_labelset.losses.engine.plain_road import plain_road_gradient, plain_road_sums
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 NUMBERS = 2**20  # at most, of the logits that are compared
 # largest difference, in parts of the largest number: rounding of the gradient's own dtype

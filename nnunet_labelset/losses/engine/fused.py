@@ -20,7 +20,7 @@ from nnunet_labelset.losses.engine.finish import (
     FinishOptions,
     Running,
 )
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 Found = TypeVar("Found")
 SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch

@@ -6,14 +6,15 @@ from torch import Tensor
 
 from nnunet_labelset.losses.engine.device import device_gradient, device_sums
 from nnunet_labelset.losses.engine.plain_weights import Kept, plain_gradient, plain_sums
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 
 def plain_road_sums(
     logits: Tensor, target: Tensor, tables: Tables, over_batch: bool = False
 ) -> tuple[Tensor, Kept]:
-    """Return the sums in plain PyTorch, on any device; `over_batch` allows, and does not ask, to sum
-    over the samples too.
+    """Return the sums in plain PyTorch, on any device.
+
+    over_batch: the samples may be summed as well.
     """
     if tables.bits is not None:
         return plain_sums(logits, target, tables, over_batch)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine.chunk import look_up
-from nnunet_labelset.losses.engine.tables import Tables
+from nnunet_labelset.losses.engine.weight_tables import Tables
 
 Kept = tuple[Tensor, ...]  # k (B, 1, N), p and, with cross entropy, q: (B, C, N) each
 

@@ -226,8 +226,8 @@ def _checked(tables: Any, shape: torch.Size) -> DiceTables:
 
 
 def _grouped(member: Tensor, terms: _DiceWeights) -> tuple[Tensor, bool]:
-    """Return what a leaf weighs in P outside of the label-set, and whether that and the mass are all
-    that matters.
+    """Return what a leaf weighs in P outside of the label-set, and whether that and the mass are
+    all that matters.
     """
     beyond = torch.where(member, -torch.inf, terms.prediction).amax(0).clamp_min(0)
     as_one = (terms.intersection == 0) & (terms.prediction == beyond) | member
