@@ -233,7 +233,7 @@ def _open_notes(rois: Sequence[Roi], patterns: Sequence[re.Pattern]) -> Iterator
 
 def _read_rois(drawing: Drawing) -> list[Roi]:
     if drawing.kind is DrawingKind.RTSTRUCT:
-        return read_structure_set(drawing.path)
+        return read_structure_set(drawing.path, with_points=False)
     from nnunet_labelset.dataset_conversion.dicom.segmentation import segment_names
 
     return [Roi(name, "", "") for name in segment_names(drawing.path)]

@@ -5,13 +5,14 @@ Pure NumPy. Points are (row, column); pixel `i` reaches from `i - 0.5` to `i + 0
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from skimage.measure import points_in_poly
 
-CELLS_AT_ONCE = 1 << 21  # bounds the memory of one step
+PADDING = 2  # cells behind each row, for edges at its end
 TOLERATED_VOLUME = 0.01  # difference between polygons and voxels
 AREA_DECIMALS = 6  # rounding errors are smaller, and must not decide
 
@@ -23,11 +24,11 @@ class Polygon:
     layer: int
     points: np.ndarray
 
-    @property
+    @cached_property
     def area(self) -> float:
         """Signed area in pixels (shoelace formula)."""
-        row, column = (self.points - self.points[0]).T
-        return float(np.dot(row, np.roll(column, -1)) - np.dot(np.roll(row, -1), column)) / 2
+        row, column = (self.points - self.points[0]).T  # the last edge ends at 0, and adds nothing
+        return float(np.dot(row[:-1], column[1:]) - np.dot(row[1:], column[:-1])) / 2
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,11 @@ def rasterise(polygons: Sequence[Polygon], shape: tuple[int, int, int]) -> Raste
         sign * abs(polygon.area) for sign, polygon in zip(signs, polygons, strict=True)
     )
     box = _bounding_box(polygons, shape)
-    mask = np.zeros([part.stop - part.start for part in box], dtype=bool)
-    edges = _Edges.of(polygons, signs, box)
-    partial_places = []
-    partial_areas = []
-    full = 0
-    for first, area in _covered_areas(edges, mask.shape):
-        np.greater_equal(area, 0.5, out=mask[first : first + len(area)])
-        flat = area.ravel()
-        partial = np.flatnonzero((flat > 0) & (flat < 1))
-        partial_places.append(partial + first * mask[0].size)
-        partial_areas.append(flat[partial])
-        full += int(np.count_nonzero(flat >= 1))
-    places = np.concatenate(partial_places)
-    areas = np.concatenate(partial_areas)
+    z, y, x = (part.stop - part.start for part in box)
+    runs = _covered_runs(_Edges.of(polygons, signs, box), (z, y, x))
+    mask = runs.at_least(0.5)
+    full = runs.count_full()
+    places, areas = runs.partial_voxels()
     clipped_volume = full + float(areas.sum(dtype=np.float64))
     missing = np.count_nonzero(mask) - clipped_volume
     if abs(missing) > TOLERATED_VOLUME * clipped_volume:
@@ -161,12 +153,6 @@ class _Edges:
             sign=np.repeat(turned, lengths),
         )
 
-    def between(self, first: int, last: int) -> _Edges:
-        """Return the edges of the slices `first` to `last - 1`."""
-        begin, end = np.searchsorted(self.layer, [first, last])
-        part = slice(int(begin), int(end))
-        return _Edges(self.start[part], self.end[part], self.layer[part], self.sign[part])
-
     def split(self, axis: int) -> _Edges:
         """Return the pieces between neighbouring grid lines of an axis."""
         low = np.minimum(self.start[:, axis], self.end[:, axis])
@@ -187,31 +173,66 @@ class _Edges:
         return _Edges(start + begin * step, start + stop * step, self.layer[edge], self.sign[edge])
 
 
-def _covered_areas(edges: _Edges, shape: tuple[int, ...]) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (first slice, covered area of every pixel) for some slices at a time.
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of neighbouring cells of equal covered area, in rows that are `PADDING` cells longer."""
+
+    shape: tuple[int, int, int]
+    start: np.ndarray
+    length: np.ndarray
+    area: np.ndarray
+
+    def at_least(self, area: float) -> np.ndarray:
+        """Return which voxels (z, y, x) are covered by at least this area."""
+        depth, height, width = self.shape
+        mask = np.repeat(self.area >= area, self.length)
+        padded = mask.reshape(depth, height, width + PADDING)
+        return np.ascontiguousarray(padded[..., :width])
+
+    def count_full(self) -> int:
+        return int(self.length[self.area >= 1].sum())
+
+    def partial_voxels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the flat places in the box, and the areas, of voxels that are covered in part."""
+        width = self.shape[2]
+        partial = (self.area > 0) & (self.area < 1)
+        length = self.length[partial]
+        number = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        cell = np.repeat(self.start[partial], length) + number
+        row, column = np.divmod(cell, width + PADDING)
+        return row * width + column, np.repeat(self.area[partial], length)
+
+
+def _covered_runs(edges: _Edges, shape: tuple[int, int, int]) -> _Runs:
+    """Return the covered area of all pixels.
 
     An edge covers all that lies right of it, with the sign of its direction: the area of a polygon
     is the sum over its edges. In the pixel of the edge this is a trapezoid; a running sum along the
-    row adds the full pixels behind it.
+    row adds the full pixels behind it. The sum changes only where there are edges, and is 0 at the
+    end of a row, because polygons are closed.
     """
     depth, height, width = shape
-    step = max(1, CELLS_AT_ONCE // (height * (width + 2)))
-    for first in range(0, depth, step):
-        count = min(step, depth - first)
-        part = edges.between(first, first + count).split(axis=0).split(axis=1)
-        middle = (part.start + part.end) / 2
-        row = np.floor(middle[:, 0]).astype(np.int64)
-        inside = (row >= 0) & (row < height)
-        row = row[inside]
-        # What is left of the image still covers all of the row, what is right of it nothing.
-        column_place = np.clip(middle[inside, 1], 0, width)
-        column = np.floor(column_place).astype(np.int64)
-        rise = ((part.end - part.start)[:, 0] * part.sign)[inside]
-        behind = rise * (column_place - column)
-        cell = ((part.layer[inside] - first) * height + row) * (width + 2) + column
-        size = count * height * (width + 2)
-        total = np.bincount(cell, rise - behind, size)
-        total += np.bincount(cell + 1, behind, size)
-        area = np.cumsum(total.reshape(count, height, width + 2), axis=2)[..., :width]
-        np.abs(area, out=area)
-        yield first, np.minimum(np.round(area, AREA_DECIMALS), 1).astype(np.float32)
+    part = edges.split(axis=0).split(axis=1)
+    middle = (part.start + part.end) / 2
+    row = np.floor(middle[:, 0]).astype(np.int64)
+    inside = (row >= 0) & (row < height)
+    row = row[inside]
+    # What is left of the image still covers all of the row, what is right of it nothing.
+    column_place = np.clip(middle[inside, 1], 0, width)
+    column = np.floor(column_place).astype(np.int64)
+    rise = ((part.end - part.start)[:, 0] * part.sign)[inside]
+    behind = rise * (column_place - column)
+    cell = (part.layer[inside] * height + row) * (width + PADDING) + column
+    cells = np.concatenate([[0], cell, cell + 1])
+    order = np.argsort(cells, kind="stable")
+    cells = cells[order]
+    changes = np.concatenate([[0.0], rise - behind, behind])[order]
+    first = np.flatnonzero(np.diff(cells, prepend=-1))  # of every cell that edges touch
+    area = np.abs(np.cumsum(np.add.reduceat(changes, first)))
+    start = cells[first]
+    return _Runs(
+        shape=shape,
+        start=start,
+        length=np.diff(start, append=depth * height * (width + PADDING)),
+        area=np.minimum(np.round(area, AREA_DECIMALS), 1),
+    )

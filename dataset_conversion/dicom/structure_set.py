@@ -38,11 +38,14 @@ class Roi:
         return bool(self.contours) or not self.skipped
 
 
-def read_structure_set(path: Path) -> list[Roi]:
-    """Return the ROIs of an RTSTRUCT file in their order."""
+def read_structure_set(path: Path, with_points: bool = True) -> list[Roi]:
+    """Return the ROIs of an RTSTRUCT file in their order.
+
+    Without points, which take most of the time, contours have their length and no coordinates.
+    """
     try:
         content = pydicom.dcmread(path, force=True)
-        return list(_read_rois(content))
+        return list(_read_rois(content, with_points))
     except LabelSetError as error:
         raise LabelSetError(f"{path}: {error}") from None
     except Exception as error:  # parsers of broken bytes raise whatever they stumble over
@@ -50,7 +53,7 @@ def read_structure_set(path: Path) -> list[Roi]:
         raise LabelSetError(f"{path}: not readable as a structure set: {why}") from None
 
 
-def _read_rois(content: Dataset) -> Iterator[Roi]:
+def _read_rois(content: Dataset, with_points: bool) -> Iterator[Roi]:
     types = {
         int(item.ReferencedROINumber): str(item.get("RTROIInterpretedType") or "")
         for item in content.get("RTROIObservationsSequence") or []
@@ -61,7 +64,7 @@ def _read_rois(content: Dataset) -> Iterator[Roi]:
         items += item.get("ContourSequence") or []
     for item in content.get("StructureSetROISequence") or []:
         number = int(item.ROINumber)
-        contours, skipped = _read_contours(drawn.get(number, []))
+        contours, skipped = _read_contours(drawn.get(number, []), with_points)
         yield Roi(
             name=str(item.get("ROIName") or "").strip(),
             interpreted_type=types.get(number, "").upper(),
@@ -71,12 +74,14 @@ def _read_rois(content: Dataset) -> Iterator[Roi]:
         )
 
 
-def _read_contours(items: list[Dataset]) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
+def _read_contours(
+    items: list[Dataset], with_points: bool
+) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
     contours = []
     skipped = []
     for item in items:
         kind = str(item.get("ContourGeometricType") or "CLOSED_PLANAR").upper()
-        points = _points(item)
+        points = _points(item, with_points)
         if kind in CLOSED and len(points) > 2:
             contours.append(points)
         elif len(points):
@@ -84,12 +89,14 @@ def _read_contours(items: list[Dataset]) -> tuple[tuple[np.ndarray, ...], tuple[
     return tuple(contours), tuple(skipped)
 
 
-def _points(item: Dataset) -> np.ndarray:
+def _points(item: Dataset, with_points: bool) -> np.ndarray:
     """Return the points (n, 3) of a contour; decimal texts are parsed by NumPy for speed."""
     if CONTOUR_DATA not in item:
         return np.empty((0, 3))
     element = item.get_item(CONTOUR_DATA)
     raw = element.value if isinstance(element, RawDataElement) else None
+    if isinstance(raw, bytes) and not with_points:
+        return np.full(((raw.count(b"\\") + 1) // 3, 3), np.nan)
     if isinstance(raw, bytes):
         numbers = np.array(raw.strip(b" \0").split(b"\\"), dtype=np.float64)
     else:
