@@ -53,10 +53,12 @@ def plan_cases(
     patterns = [re.compile(text) for text in structures]
     drawings = _drawings_by_series(index, rules)
     chosen = [series for series in index.series.values() if _is_wanted(series, drawings, rules)]
+    left_out = _left_out(index, chosen, rules)
     cases: dict[str, PlannedCase] = {}
     for series in chosen:
         name = case_name(series, rules.case)
         planned = _plan_case(series, drawings.get(series.uid, []), rules, patterns)
+        planned.notes += left_out.get(series.names["PatientID"], [])
         if name in cases:
             first = cases[name]
             first.problems.append(
@@ -85,6 +87,18 @@ def _is_wanted(series: Series, drawings: Mapping[str, list[Drawing]], rules: Dic
     patient = series.names["PatientID"]
     drawn = [found.names["PatientID"] for group in drawings.values() for found in group]
     return patient not in drawn and not all(image.localiser for image in series.slices)
+
+
+def _left_out(index: Index, chosen: Sequence[Series], rules: DicomRules) -> dict[str, list[Note]]:
+    """Return notes, by patient, about series that match but are no case."""
+    uids = {series.uid for series in chosen}
+    notes: dict[str, list[Note]] = {}
+    for series in index.series.values():
+        matches = rules.series.search(series.names["SeriesDescription"])
+        if matches and series.uid not in uids:
+            note = Note("series without structures left out", str(series))
+            notes.setdefault(series.names["PatientID"], []).append(note)
+    return notes
 
 
 def _drawings_by_series(index: Index, rules: DicomRules) -> dict[str, list[Drawing]]:
@@ -155,7 +169,10 @@ def _plan_case(
         drawing = _choose(series, drawings, rules)
         planned.dicom = DicomCase(stack, drawing)
         if drawing is not None:
-            if not rules.match_by_folder:
+            if rules.match_by_folder:
+                about = f"{drawing.path.name} and {series}"
+                planned.notes.append(Note("paired by folder, not by UIDs", about))
+            else:
                 _check_reference(drawing, series)
             _add_structures(planned, stack, drawing, rules, patterns)
     except LabelSetError as error:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from nnunet_labelset.commands.options import add_forwarded
+from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet.default_trainer import prediction_arguments
 from nnunet_labelset.nnunet.forward import forward
-from nnunet_labelset.nnunet.names import PREDICT
+from nnunet_labelset.nnunet.label_colours import write_label_colours
+from nnunet_labelset.nnunet.names import DATASET, PREDICT
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -16,3 +19,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     forward(PREDICT, "nnunet_labelset predict", prediction_arguments(args.arguments))
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-o", dest="output", type=Path)
+    output = parser.parse_known_args(args.arguments)[0].output
+    if output is not None and (output / DATASET).is_file():  # nnU-Net copies it there
+        write_label_colours(output, read_json(output / DATASET))

@@ -37,6 +37,7 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.checkpoint_file import TRUST_IT, read_checkpoint, trusted
 from nnunet_labelset.nnunet.discovery import external_trainers
+from nnunet_labelset.nnunet.label_colours import write_label_colours
 from nnunet_labelset.nnunet.models import trained_folds
 
 CHECKPOINT = names.FINAL_CHECKPOINT
@@ -177,7 +178,9 @@ def _write_copy(model: Path, copy: Path, folds: list[str]) -> str:
     import torch
 
     builtin = ""
-    write_json(copy / names.DATASET, without_cases(read_json(model / names.DATASET)))
+    dataset_json = read_json(model / names.DATASET)
+    write_json(copy / names.DATASET, without_cases(dataset_json))
+    write_label_colours(copy, dataset_json)
     write_json(copy / names.PLANS, read_json(model / names.PLANS))
     for fold in folds:
         source, target = model / names.fold_name(fold), copy / names.fold_name(fold)

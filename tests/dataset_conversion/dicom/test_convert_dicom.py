@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pydicom
 import pytest
+import SimpleITK as sitk  # noqa: N813
 
 from tests.helpers.conversion import contract_of, convert, label_sets_of, names, read_array
 from tests.helpers.dicom import (
@@ -191,6 +192,22 @@ def multiframe(folder: Path) -> None:
     content.save_as(path)
 
 
+def undecodable(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    path = folder / "images" / "deep" / "003.dcm"
+    content = pydicom.dcmread(path)
+    content.file_meta.TransferSyntaxUID = pydicom.uid.JPEG2000Lossless
+    content.PixelData = pydicom.encaps.encapsulate([b"not a picture!"])
+    content["PixelData"].VR = "OB"
+    content.save_as(path)
+
+
+def two_sizes(folder: Path) -> None:
+    scan = write_patient(folder, Scan(patient="bad"))
+    other = Scan(patient="bad", series=scan.series, frame=scan.frame, shape=(3, 16, 16))
+    write_series(folder / "images" / "deep", np.zeros(other.shape, np.int16), other, "x{}.dcm")
+
+
 def two_series(folder: Path) -> None:
     write_patient(folder / "a", Scan(patient="bad"))
     write_patient(folder / "b", Scan(patient="bad"))
@@ -210,6 +227,8 @@ BAD = {
     other_image: "outside",
     anonymised: "match",
     multiframe: "multi-frame",
+    undecodable: "003.dcm",
+    two_sizes: "size",
     two_series: "series",
     nothing_matches: "Lens",
 }
@@ -231,7 +250,53 @@ def test_bad_cases_are_one_line_each(
     assert set(contract_of(dataset(tmp_path)).cases) == {"good"}
 
 
-def test_choices_for_bad_cases(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compressor", ["RLE", "JPEG", "JPEG2000"])
+def test_compressed_slices(tmp_path: Path, compressor: str) -> None:
+    """RLE by pydicom, JPEG lossless and JPEG 2000 by ITK."""
+    write_patient(tmp_path / "dicom", Scan())
+    assert run(tmp_path) == 0
+    plain = read_array(dataset(tmp_path) / "imagesTr" / "p1_0000.nii.gz")
+    for path in (tmp_path / "dicom" / "images" / "deep").iterdir():
+        compress(path, compressor, tmp_path / "scratch.dcm")
+    assert run(tmp_path, "--overwrite") == 0
+    image = read_array(dataset(tmp_path) / "imagesTr" / "p1_0000.nii.gz")
+    assert np.array_equal(image, plain)
+
+
+def compress(path: Path, compressor: str, scratch: Path) -> None:
+    """Replace the pixels of a file by compressed ones, lossless."""
+    content = pydicom.dcmread(path)
+    if compressor == "RLE":
+        content.compress(pydicom.uid.RLELossless, generate_instance_uid=False)
+    else:
+        writer = sitk.ImageFileWriter()
+        writer.SetImageIO("GDCMImageIO")
+        writer.SetFileName(str(scratch))
+        writer.SetCompressor(compressor)
+        writer.UseCompressionOn()
+        writer.Execute(sitk.GetImageFromArray(content.pixel_array[None]))
+        compressed = pydicom.dcmread(scratch)
+        content.file_meta.TransferSyntaxUID = compressed.file_meta.TransferSyntaxUID
+        content.PixelData = compressed.PixelData
+        content["PixelData"].is_undefined_length = True
+        content["PixelData"].VR = "OB"
+    assert content.file_meta.TransferSyntaxUID.is_compressed
+    content.save_as(path)
+
+
+def test_series_that_are_left_out_are_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Two series of a patient in one folder; the structures were drawn on one of them."""
+    scan = write_patient(tmp_path / "dicom", Scan())
+    other = Scan(frame=scan.frame, study=scan.study)
+    folder = tmp_path / "dicom" / "images" / "deep"
+    write_series(folder, np.zeros(other.shape, np.int16), other, "other_{}.dcm")
+    assert run(tmp_path) == 0
+    output = capsys.readouterr().out
+    assert "left out" in output
+    assert other.series[-12:] in output
+
+
+def test_choices_for_bad_cases(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     irregular(tmp_path / "dicom")
     assert run(tmp_path, keys='irregular = "resample"') == 0
     labels = read_array(dataset(tmp_path) / "labelsTr" / "bad.nii.gz")
@@ -240,7 +305,9 @@ def test_choices_for_bad_cases(tmp_path: Path) -> None:
     anonymised(tmp_path / "dicom")
     shutil.copytree(tmp_path / "dicom" / "images" / "deep", tmp_path / "dicom", dirs_exist_ok=True)
     shutil.rmtree(tmp_path / "dicom" / "images")
+    capsys.readouterr()
     assert run(tmp_path, "--overwrite", keys='match = "folder"') == 0
+    assert "RS.dcm" in capsys.readouterr().out  # paired by folder: told
     assert (label_sets_of(dataset(tmp_path), "bad") == {"cord"}).any()
 
 
@@ -256,8 +323,6 @@ def test_duplicates_and_files_that_are_not_dicom(tmp_path: Path) -> None:
 
 
 def test_pixels_and_place_agree_with_itk(tmp_path: Path) -> None:
-    import SimpleITK as sitk  # noqa: N813
-
     write_patient(tmp_path / "dicom", Scan(axes=np.diag([-1.0, -1.0, 1.0])))
     assert run(tmp_path) == 0
     reader = sitk.ImageSeriesReader()
