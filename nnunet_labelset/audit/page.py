@@ -125,6 +125,8 @@ def states_of(annotated: Sequence[bool], drawn: Sequence[bool]) -> tuple[State, 
     """Return what a contract claims about each label: `wrong` is drawn, yet not annotated."""
     states = []
     for is_annotated, is_drawn in zip(annotated, drawn, strict=True):
-        not_annotated = State.WRONG if is_drawn else State.NO
-        states.append(State.YES if is_annotated else not_annotated)
+        if is_annotated:
+            states.append(State.YES)
+        else:
+            states.append(State.WRONG if is_drawn else State.NO)
     return tuple(states)

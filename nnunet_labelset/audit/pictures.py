@@ -19,9 +19,10 @@ from nnunet_labelset.io.volume import Volume, integer_array, oriented, read_voxe
 from nnunet_labelset.report.colours import CONTOUR_COLOURS, rgb
 
 COLUMNS = 10  # of a sprite
-LARGE, SMALL = 160, 96  # pixels of a picture
+LARGE, SMALL = 160, 128  # pixels of a picture
 MANY = 1500  # pictures of a page, from which they are small
-QUALITY = 45
+QUALITIES = (45, 20, 5)  # of WebP: the first one with which a page stays small
+MOST_BYTES = 10_000_000  # of all pictures of a page, before base64 adds a third
 ZOOM = 1.8  # sides of a picture by the sides of what it shows
 LEAST_SHARE = 0.35  # of the image that a picture shows at least
 DARK = 24  # grey of what lies outside of the image
@@ -61,7 +62,8 @@ def draw_sprites(cases: Sequence[Shown], num_labels: int, processes: int) -> dic
     boxes = dict(map_parallel(_boxes, cases, processes, "finding labels"))
     usual = _usual_boxes(list(boxes.values()), num_labels)
     side = LARGE if len(cases) * (num_labels - 1) <= MANY else SMALL
-    draw = partial(_sprite, num_labels=num_labels, usual=usual, side=side)
+    most_bytes = MOST_BYTES // max(1, len(cases))
+    draw = partial(_sprite, num_labels=num_labels, usual=usual, side=side, most_bytes=most_bytes)
     sprites = map_parallel(draw, cases, processes, "drawing")
     return {case.name: sprite for case, sprite in sprites}
 
@@ -90,7 +92,7 @@ def _usual_boxes(cases: Sequence[Boxes], num_labels: int) -> dict[int, Box]:
     return usual
 
 
-def _sprite(case: Shown, num_labels: int, usual: Boxes, side: int) -> Sprite:
+def _sprite(case: Shown, num_labels: int, usual: Boxes, side: int, most_bytes: int) -> Sprite:
     drawn, volume = _labels(case.drawn)
     predicted = _labels(case.predicted)[0] if case.predicted else np.zeros_like(drawn)
     spacing = np.array([1.0, *volume.place.spacing[::-1]])[-3:]
@@ -104,10 +106,20 @@ def _sprite(case: Shown, num_labels: int, usual: Boxes, side: int) -> Sprite:
         masks = np.stack([drawn == label, predicted == label])
         tile = _picture(image, masks, usual[label], spacing, side)
         canvas[row * side : (row + 1) * side, column * side : (column + 1) * side] = tile
-    buffer = io.BytesIO()
-    Image.fromarray(canvas).save(buffer, "WEBP", quality=QUALITY, method=4)
-    content = base64.b64encode(buffer.getvalue()).decode("ascii")
+    content = base64.b64encode(_encoded(canvas, most_bytes)).decode("ascii")
     return Sprite(url=f"data:image/webp;base64,{content}", side=side)
+
+
+def _encoded(picture: np.ndarray, most_bytes: int) -> bytes:
+    """Return a picture as WebP, in the best quality that fits, or the lowest."""
+    content = b""
+    for quality in QUALITIES:
+        buffer = io.BytesIO()
+        Image.fromarray(picture).save(buffer, "WEBP", quality=quality, method=4)
+        content = buffer.getvalue()
+        if len(content) <= most_bytes:
+            break
+    return content
 
 
 def _picture(

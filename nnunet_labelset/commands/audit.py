@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError(f"{table} exists: choose another -o, or add --overwrite")
     dataset_json, contract = read_dataset(folder)
     model = find_model(name, args.tr, args.p, args.c)
-    check_labels(model, contract, name)
+    if contract.regions is None:  # otherwise the channels are regions, and are not read
+        check_labels(model, contract, name)
     predictions = find_predictions(folder, dataset_json, contract, model, read_splits(name))
     evidence = gather_all(predictions.cases, model, args.np)
     names = contract.leaf_names
@@ -57,15 +58,12 @@ def run(args: argparse.Namespace) -> None:
     _print(findings, names, len(predictions.cases))
     for note in said_about(predictions):
         print(f"note: {note}")
-    page = None
     if not args.no_page:
         rows = audit_rows(predictions.cases, names, args.np)
-        page = audit_page(name, args.d, names, rows, findings)
-    write_text(table, findings_table(findings, names))
-    print(f"wrote {table}")
-    if page is not None:
-        write_text(target / "audit.html", page)
+        write_text(target / "audit.html", audit_page(name, args.d, names, rows, findings))
         print(f"wrote {target / 'audit.html'}: look, decide, save the table")
+    write_text(table, findings_table(findings, names))  # last: it marks a finished audit
+    print(f"wrote {table}")
 
 
 def _print(findings: Sequence[Finding], label_names: Sequence[str], cases: int) -> None:

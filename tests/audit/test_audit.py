@@ -14,6 +14,8 @@ import pytest
 
 from nnunet_labelset.audit.evidence import gather
 from nnunet_labelset.audit.findings import Reason, find
+from nnunet_labelset.audit.page import CaseRow, DecisionPage, State, decision_page
+from nnunet_labelset.audit.pictures import Shown, draw_sprites
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.datasets.annotate.declaration import Declaration, declaration_of
@@ -21,7 +23,7 @@ from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers import audited
 from tests.helpers.browser import CHROMIUM, press
-from tests.helpers.volumes import write_volume
+from tests.helpers.volumes import read_array, write_volume
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -181,6 +183,56 @@ def test_filter_shows_what_is_absent_here_and_present_elsewhere(raw: Path, tmp_p
     told = press(tmp_path / "t.html", ["#show=absent", "#share=80", "n"], tmp_path)
     assert told["rows"] == 2
     assert told["focus"].startswith("case_14, liver") or told["focus"].startswith("case_00, liver")
+
+
+@pytest.mark.slow
+def test_page_of_200_cases_and_20_labels(tmp_path: Path) -> None:
+    """Noise is the worst that a picture can show; real images take a fifth of it."""
+    labels = np.arange(4 * 40 * 40).reshape(4, 40, 40) // 40 % 21  # 20 labels in stripes
+    cases = []
+    for number in range(200):
+        image = np.random.default_rng(number).normal(size=labels.shape).astype(np.float32)
+        write_volume(tmp_path / f"{number}_0000.nii.gz", image)
+        shown = np.where(labels == 1 + number % 20, 0, labels).astype(np.uint8)
+        write_volume(tmp_path / f"{number}.nii.gz", shown)
+        files = (tmp_path / f"{number}_0000.nii.gz", tmp_path / f"{number}.nii.gz")
+        cases.append(Shown(f"case_{number:03d}", *files))
+    sprites = draw_sprites(cases, 21, processes=1)
+    rows = []
+    for number, case in enumerate(cases):
+        drawn = tuple(label != number % 20 for label in range(20))
+        states = tuple(State.YES if is_drawn else State.NO for is_drawn in drawn)
+        rows.append(CaseRow(case.name, states, drawn, sprites[case.name]))
+    page = tmp_path / "page.html"
+    names = ("background", *(f"organ_{number:02d}" for number in range(20)))
+    content = DecisionPage("Many", (), names, tuple(rows), "FILE", "t.csv", saves_all=True)
+    page.write_text(decision_page(content))
+    assert page.stat().st_size < 15e6
+    if CHROMIUM is not None:
+        keys = ["#show=absent", "#search=case_01", "n", "x", "ArrowDown", "ArrowLeft", "x", "s"]
+        told = press(page, keys, tmp_path)
+        assert (told["errors"], told["fetched"], told["rows"]) == ([], [], 10)
+        assert len(told["files"][0].splitlines()) == 201
+        assert "2 changed" in told["count"]
+
+
+def test_slices_and_regions_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two-dimensional images; labels of regions, whose predictions have no probabilities."""
+    for variable in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    raw = audited.write(tmp_path)
+    model = tmp_path / "nnUNet_results" / audited.NAME / audited.MODEL
+    content = read_json(raw / "dataset.json")
+    block = {**content["label_sets"], "version": 2, "leaves": audited.LABELS}
+    labels = {"background": 0, "kidneys": [2, 3], "liver": 1}
+    regions = {"labels": labels, "regions_class_order": [2, 1], "label_sets": block}
+    for folder in (raw, model):
+        write_json(folder / "dataset.json", {**content, **regions})
+    for path in [*raw.glob("*Tr/*.nii.gz"), *model.glob("*/validation/*.nii.gz")]:
+        write_volume(path, read_array(path)[8])
+    assert audit("-o", tmp_path / "out") == 0
+    listed = {row["case"] for row in rows(tmp_path / "out" / "audit.csv")}
+    assert {"case_00", "case_01", "case_02"} <= listed
 
 
 def test_wrong_labels_of_a_table(raw: Path, tmp_path: Path, capsys) -> None:

@@ -26,14 +26,16 @@
     finding.labels.forEach(function (l) { listed[finding.case + "/" + l] = finding; });
   });
 
-  // ---- what is drawn
+  // ---- what is drawn. The pictures of a case stand once in a rule, not in the style of every cell.
+  document.head.appendChild(make("style", cases.map(function (each, c) {
+    return "[data-pictures='" + c + "'] { background-image: url(" + each.picture + "); }";
+  }).join("\n")));
   var show = function (element, c, l, size) {
     var scale = size / cases[c].side, column = l % data.columns, row = Math.floor(l / data.columns);
     var across = Math.min(data.columns, labels.length), down = Math.ceil(labels.length / data.columns);
-    element.style.backgroundImage = "url(" + cases[c].picture + ")";
+    element.dataset.pictures = c;
     element.style.backgroundSize = across * cases[c].side * scale + "px " + down * cases[c].side * scale + "px";
     element.style.backgroundPosition = -column * size + "px " + -row * size + "px";
-    element.style.backgroundRepeat = "no-repeat";
   };
   var words = function (c, l) {
     var state = cases[c].states[l];
