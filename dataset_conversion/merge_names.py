@@ -142,7 +142,8 @@ def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: boo
         if united
         else []
     )
-    if not united and len(datasets) > 1:
+    is_shared = any(len(having[leaf]) > 1 for leaf in leaves[1:])
+    if not is_shared and len(datasets) > 1:
         lines.append(
             "the data sets share no label by name: if two names mean one structure, unite them "
             "with "
@@ -194,7 +195,9 @@ def common_channels(
     datasets: Sequence[InputDataset], chosen: Sequence[str] | None
 ) -> tuple[str, ...]:
     found = {dataset.channels: dataset for dataset in datasets}
-    if len({len(channels) for channels in found}) > 1 or (chosen is None and len(found) > 1):
+    # 'CT' and 'ct' are one name
+    names = {tuple(channel.casefold() for channel in channels) for channels in found}
+    if len({len(channels) for channels in found}) > 1 or (chosen is None and len(names) > 1):
         listed = "; ".join(
             f"{dataset.folder.name}: {', '.join(channels)}" for channels, dataset in found.items()
         )
@@ -202,7 +205,7 @@ def common_channels(
             f"the data sets have different channels ({listed}): if they mean the same, use "
             "--channels"
         )
-    channels = next(iter(found))
+    channels = datasets[0].channels
     if chosen is not None and len(chosen) != len(channels):
         raise LabelSetError(f"--channels: expected {len(channels)} names, but got {len(chosen)}")
     return tuple(chosen or channels)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
-from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.tables import TableRow, read_table
 from nnunet_labelset.io.text import some
 
@@ -22,7 +22,12 @@ CASE_COLUMNS = (
     *("case", "case_id", "patient", "patient_id", "subject", "subject_id", "participant_id"),
     *("id", "name"),
 )
-RESERVED = frozenset({*CASE_COLUMNS, ANNOTATED, WRONG, PROTOCOL, HINT})
+OTHER_CASE_COLUMNS = (
+    *("case_no", "case_number", "patient_no", "patient_number", "subject_no"),
+    *("fall", "fall_nr", "fall_id", "fallnummer", "proband", "probanden_nr", "patienten_nr"),
+    *("patienten_id", "patientennummer", "cas", "sujet", "caso", "paciente", "paziente"),
+)
+RESERVED = frozenset({*CASE_COLUMNS, *OTHER_CASE_COLUMNS, ANNOTATED, WRONG, PROTOCOL, HINT})
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".seg.nrrd", ".nrrd", ".mha", ".png", ".tif", ".tiff", ".bmp")
 CROSSES = frozenset({"x", "✓", "✔", "☑"})
 YES = CROSSES | {"1", "yes", "y", "true", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì"}
@@ -150,8 +155,7 @@ def _find_columns(names: Iterable[str], labels: Contract, table: str | Path) -> 
         used = [case, annotated, *([wrong] if wrong else [])]
         return _Columns(case, annotated, {}, wrong, _others(names, *used))
     if missing:
-        others = _others(names, case, *label_columns.values())
-        near = did_you_mean(missing[0], others) if label_columns else ""
+        near = _rename_hint(missing[0], _others(names, case, *label_columns.values()))
         raise LabelSetError(
             f"{table}: no column for {some(missing)}{near}: expected a column 'annotated', or one "
             f"for every label with yes or no; found the columns {', '.join(names)}"
@@ -160,12 +164,20 @@ def _find_columns(names: Iterable[str], labels: Contract, table: str | Path) -> 
     return _Columns(case, None, label_columns, wrong, _others(names, *used))
 
 
+def _rename_hint(label: str, columns: Iterable[str]) -> str:
+    """Return the column that is probably about a label."""
+    for column in columns:
+        if plain_name(label) in plain_name(column) or near_miss(label, [column]):
+            return f" (rename '{column}' to '{label}' if that is it)"
+    return ""
+
+
 def _others(names: Iterable[str], *used: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in used and name.lower() != HINT)
 
 
 def _case_column(names: Iterable[str], table: str | Path) -> str:
-    column = _column(names, CASE_COLUMNS)
+    column = _column(names, (*CASE_COLUMNS, *OTHER_CASE_COLUMNS))
     if column is None:
         raise LabelSetError(
             f"{table}: no column that names the case: expected {some(CASE_COLUMNS, 20)}; found the "
@@ -187,8 +199,8 @@ def _column(names: Iterable[str], words: Iterable[str]) -> str | None:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without capitals and with `_` for blanks and hyphens."""
-    return re.sub(r"[\s_-]+", "_", name.strip().casefold())
+    """Return a name without capitals and final punctuation, with `_` for blanks and hyphens."""
+    return re.sub(r"[\s_-]+", "_", name.strip().rstrip(".:?#").casefold())
 
 
 def _rows_by_case(rows: Sequence[TableRow], column: str) -> dict[str, TableRow]:
@@ -222,7 +234,7 @@ def _ticked_labels(
         elif word not in no_words:
             raise LabelSetError(
                 f"{row.where}: column '{column}': expected yes or no (1 or 0), but got "
-                f"'{row[column]}'"
+                f"'{row[column]}': write no if unsure, it teaches nothing wrong"
             )
     return frozenset(ticked)
 

@@ -105,14 +105,17 @@ def _csv_field(field: Any) -> Any:
 
 
 def _text(path: str | Path) -> str:
+    """Return the text of a table; what is not Unicode is what Excel calls plain CSV."""
     content = read_bytes(path)
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = content.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
-        raise LabelSetError(
-            f"{path}: not readable as text: {error}: save the table as 'CSV UTF-8'"
-        ) from None
+        if wide or b"\0" in content:
+            raise LabelSetError(
+                f"{path}: not readable as text: {error}: save the table as 'CSV UTF-8'"
+            ) from None
+        text = content.decode("cp1252", errors="replace")
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise LabelSetError(

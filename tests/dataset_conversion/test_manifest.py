@@ -245,6 +245,7 @@ BROKEN = {
     "value": ("labels.1", "labels.x", "labels: x: expected values such as"),
     "twice": ("labels.1", "labels.\"1-3 2\"", "value 2 is given twice"),
     "no_case": ("{case}_l", "l", "pattern 'l.nii.gz' has no {case}"),
+    "placeholder": ("{case}_l", "{case}_{year}_l", "unknown placeholder {year}"),
     "background": ('"background", ', "", "'background' first"),
     "like": ("image =", 'like = "fetta"\nimage =', "no other source 'fetta'; did you mean 'feta'?"),
     "regex": ("image =", 'case = "("\nimage =', "case: not a regular expression"),

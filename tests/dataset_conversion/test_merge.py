@@ -282,3 +282,11 @@ def test_overwriting_withdraws_what_nnunet_has_preprocessed(raw, monkeypatch):
     assert merge("3", "12", "--overwrite") == 0
     del content["label_sets"]
     assert read_json(copy) == content
+
+
+def test_channels_that_differ_by_capitals_are_the_same(raw, capsys):
+    labels = {BACKGROUND: 0, "Leber": 1}
+    channels = {"0": "ct"}
+    write_nnunet(raw, "Dataset030_Koeln", labels, {"k": slabs(1)}, channel_names=channels)
+    assert merge("3", "30", "--label", "30:Leber=liver") == 0
+    assert "share no label" not in capsys.readouterr().out  # --label unites them

@@ -296,7 +296,7 @@ BAD_TABLES = {
     "no case 'a_9' with a label map": BY_ROW + "a_9,all\n",
     "unknown label 'splen'; did you mean 'spleen'?": "case,annotated\na_1,splen\n",
     "line 2: column 'liver': expected yes or no (1 or 0), but got '?'": "case,liver,spleen,tumour\na_1,?,1,1\n",
-    "no column for liver; did you mean 'livr'?": "case,livr,spleen,tumour\na_1,1,1,1\n",
+    "no column for liver (rename 'livr' to 'liver'": "case,livr,spleen,tumour\na_1,1,1,1\n",
     "no column for tumour": "case,liver,spleen\na_1,1,1\n",
     "found the columns scan, liver, spleen": "scan,liver,spleen,tumour\na_1,1,1,1\n",
     "line 3: listed more than once: a_1": "case,annotated\na_1,all\na_1,all\n",
@@ -669,6 +669,8 @@ def test_field_of_view(folder, masks, capsys):
 
 
 TABLES = {
+    "German, numbered": "Patienten-Nr.;Liver;Spleen;Tumour\na_1;ja;ja;ja\na_2;ja;ja;ja\n"
+    "a_3;ja;ja;ja\nb_1;ja;nein;ja\nb_2;ja;nein;ja\n",
     "German": "Patient;Leber;Liver;Spleen;Tumour\na_1;?;ja;ja;ja\na_2;;ja;JA;j\na_3;;ja;ja;ja\n"
     "b_1;;ja;nein;ja\nb_2;;ja;nein;ja\n",
     "French": "id,liver,spleen,tumour\na_1,oui,oui,oui\na_2,oui,oui,oui\na_3,VRAI,oui,oui\n"
