@@ -5,6 +5,8 @@ processes.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.raters import count_said
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
 from nnunet_labelset.dataset_conversion.remap import remap
+from nnunet_labelset.datasets.normalisation import measure_air
 from nnunet_labelset.io.files import link_file, new_file, reason
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import Volume, count_values, write_voxels
@@ -55,24 +58,37 @@ def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
 class _Conversion(CaseReader):
     def read(self) -> tuple[list[Volume], Volume | None] | None:
         """Return the images and the label map to write, or None after noting the problems."""
-        job, problems = self.job, self.result.problems
-        images = [self.read_volume(path, image=True) for path in job.images]
-        reference = next((image for image in images if image is not None), None)
-        for path, image in zip(job.images[1:], images[1:], strict=True):
-            self.check_geometry(image, path, reference)
+        job = self.job
+        images = self.read_images()
+        reference = images[0] if images else None
         labels = self.read_labels(reference) if job.labels else None
         mask = self.read_mask(reference) if job.mask else None
         values = self.convert_values(labels, mask) if labels is not None else None
-        if not problems:
-            self.check_mask_file()
-        good_images = [image for image in images if image is not None]
-        if not problems and job.mask_images is not None:
-            good_images = self.mask_images(good_images, labels, mask)
-        if problems or reference is None:
+        if self.result.problems or reference is None:
+            return None
+        self.check_mask_file()
+        if job.mask_images is not None:
+            images = self.mask_images(images, labels, mask)
+        if self.result.problems:
             return None
         self.result.is_flat = len(reference.place.size) == 2 or reference.place.size[2] == 1
-        place = replace(reference.place, components=1)
-        return good_images, Volume(values, place) if values is not None else None
+        if values is None:
+            return images, None
+        if job.looks_for_air and all(image.array.shape == values.shape for image in images):
+            self.result.air = measure_air([image.array for image in images], values)
+        return images, Volume(values, replace(reference.place, components=1))
+
+    def read_images(self) -> list[Volume]:
+        """Return the images that can be read, after comparing their places."""
+        images: list[Volume] = []
+        for path in self.job.images:
+            image = self.read_volume(path, image=True)
+            if image is None:
+                continue
+            if images:
+                self.check_geometry(image, path, images[0])
+            images.append(image)
+        return images
 
     def check_mask_file(self) -> None:
         if self.job.mask is not None or self.job.protocol.mask is not Mask.FILE:
@@ -108,10 +124,9 @@ class _Conversion(CaseReader):
         self.check_values(said, meaning, path)
         if mask is not None and mask.shape != labels.shape:
             return None  # the geometry problem has been noted
-        uses_mask = mask is not None and (
-            UNLABELLED not in job.protocol.values or job.protocol.is_final
-        )
-        if mask is not None and uses_mask:
+        if UNLABELLED in job.protocol.values and not job.protocol.is_final:
+            mask = None  # the source says what an unlabelled voxel is
+        if mask is not None:
             self.check_mask(labels, mask, meaning, path)
         if result.problems:
             return None
@@ -119,9 +134,11 @@ class _Conversion(CaseReader):
         self.tell(meaning, counts)
         table = {value: meaning.values[value] for value in {*counts, UNLABELLED}}
         values = remap(labels, table, len(job.leaves))
-        if mask is not None and uses_mask and meaning.outside != table[UNLABELLED]:
-            outside = values.dtype.type(meaning.outside)
-            np.copyto(values, outside, where=~mask & (labels == UNLABELLED))
+        result.values = _written_counts(counts, table)
+        if mask is not None and meaning.outside != table[UNLABELLED]:
+            is_outside = ~mask & (labels == UNLABELLED)
+            np.copyto(values, values.dtype.type(meaning.outside), where=is_outside)
+            result.values = count_values(values)
         return values
 
     def check_values(self, counts: dict[int, int], meaning: Interpretation, path: Path) -> None:
@@ -215,6 +232,14 @@ class _Conversion(CaseReader):
             else:
                 with new_file(target, flush=False) as temporary:
                     shutil.copyfile(path, temporary)
+
+
+def _written_counts(counts: Mapping[int, int], table: Mapping[int, int]) -> dict[int, int]:
+    """Return the voxels of every new value, from those of the old ones."""
+    written = Counter[int]()
+    for value, count in counts.items():
+        written[table[value]] += count
+    return dict(written)
 
 
 def dilate(inside: np.ndarray, distance: float, spacing: tuple[float, ...]) -> np.ndarray:

@@ -6,47 +6,24 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.dataset import Written
 from nnunet_labelset.dataset_conversion.notes import MOST_LINES, note_lines
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.folders import preprocessed_copy
 from nnunet_labelset.nnunet.names import RAW, dataset_words
 from nnunet_labelset.nnunet.publish import NOTES
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.nnunet.recommendation import next_commands
 
-BACKGROUND = "background"
-
 
 def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
-    parts = [job.part for job in written.jobs.values()]
-    lines = [f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"]
-    if written.resumed:
-        lines.append(
-            f"{written.resumed} of them were already there from a run that had been stopped"
-        )
-    lines += [f"skipped: {text}" for text in written.skipped]
-    lines += [f"note: {text}" for text in remarks]
-    if written.kept:
-        lines.append(f"note: kept from the data set that was replaced: {some(written.kept)}")
-    lines += note_lines(written.notes)
-    if written.notes:
-        lines.append(f"note: all notes, case by case: {folder / NOTES}")
-    unlabelled = [case for case in written.jobs if case not in written.contract.cases]
-    if unlabelled:
-        lines.append(f"note: test cases without label map: {some(unlabelled)}")
-    training = [case for case in written.contract.cases if written.jobs[case].part == TRAINING]
-    never = [
-        leaf
-        for leaf, count in written.contract.coverage(training).items()
-        if not count and leaf != BACKGROUND
-    ]
-    if never:
-        lines.append(f"note: annotated in no training case: {', '.join(never)}")
+    """Return what was written, what was noticed, the coverage table and the next commands."""
     number, _ = dataset_words(folder.name) or (folder.name, "")
+    lines = [*_counts(written, folder), *_notes(written, folder, remarks)]
     lines += ["", _coverage(written).rstrip(), "", "next:"]
     if os.path.realpath(os.environ.get(RAW, "")) != os.path.realpath(folder.parent):
         lines.append(f"  export {RAW}={shlex.quote(str(folder.parent.resolve()))}")
@@ -54,15 +31,41 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     return "\n".join([*lines, *next_commands(number, folder, names, flat=written.is_flat)])
 
 
+def _counts(written: Written, folder: Path) -> Iterator[str]:
+    parts = list(written.parts.values())
+    yield f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"
+    if len(written.added) < len(parts):
+        yield f"{len(written.added)} of them are new, the others stay as they were"
+    if written.resumed:
+        yield f"{written.resumed} of them were already there from a run that had been stopped"
+    yield from (f"skipped: {text}" for text in written.skipped)
+
+
+def _notes(written: Written, folder: Path, remarks: Sequence[str]) -> Iterator[str]:
+    yield from (f"note: {text}" for text in remarks)
+    if len(written.added) < len(written.parts) and preprocessed_copy(folder) is not None:
+        yield (
+            "note: nnU-Net has preprocessed this data set without the new cases, and its folds do "
+            "not have them: preprocess again and make new splits (splits --overwrite)"
+        )
+    if written.kept:
+        yield f"note: kept from the data set that was replaced: {some(written.kept)}"
+    yield from note_lines(written.notes)
+    yield from (f"note: {text}" for text in written.slips)
+    if written.notes:
+        yield f"note: all notes, case by case: {folder / NOTES}"
+    unlabelled = [case for case in written.parts if case not in written.contract.cases]
+    if unlabelled:
+        yield f"note: test cases without label map: {some(unlabelled)}"
+
+
 def _coverage(written: Written) -> str:
-    """The paper's Table 1 by part and source, and what the label-sets are; the verb `coverage`
-    shows all of it.
-    """
-    few = len({job.source for job in written.jobs.values()}) <= MOST_LINES
-    groups = {case: job.source if few else "all sources" for case, job in written.jobs.items()}
+    """Return in how many cases of each source every label is annotated, and the label-sets."""
+    has_few = len(set(written.groups.values())) <= MOST_LINES
+    groups = written.groups if has_few else dict.fromkeys(written.groups, "all sources")
     rows = []
     for part in (TRAINING, TEST):
-        cases = [case for case in written.contract.cases if written.jobs[case].part == part]
+        cases = [case for case in written.contract.cases if written.parts[case] == part]
         rows += coverage_table(written.contract, cases, groups, part) if cases else []
     sets = describe_label_sets(written.contract).splitlines()
     if len(sets) > 2 * MOST_LINES:

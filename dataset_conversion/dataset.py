@@ -6,46 +6,73 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from nnunet_labelset.contract import Contract, Protocol
+from nnunet_labelset.dataset_conversion.addition import (
+    ConvertedDataset,
+    joined,
+    new_cases,
+    read_converted,
+)
 from nnunet_labelset.dataset_conversion.case_names import Renamed
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.notes import Note, write_notes
+from nnunet_labelset.dataset_conversion.notes import NOTE_COLUMNS, Note
 from nnunet_labelset.dataset_conversion.plan import Plan
+from nnunet_labelset.dataset_conversion.provenance import origin_of, provenance_text
 from nnunet_labelset.dataset_conversion.records import Records, convert_and_record, output_names
 from nnunet_labelset.datasets.annotate.declaration import protocol_name
+from nnunet_labelset.datasets.normalisation import find_labelled_air
+from nnunet_labelset.datasets.slips import find_slips
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.tables import csv_text
-from nnunet_labelset.nnunet.publish import NOTES, PROVENANCE, RENAMED, Target, publish, staged
+from nnunet_labelset.nnunet.names import NUM_TRAINING
+from nnunet_labelset.nnunet.publish import (
+    NOTES,
+    PROVENANCE,
+    RENAMED,
+    Target,
+    link_cases,
+    publish,
+    staged,
+)
 from nnunet_labelset.nnunet.raw import TRAINING, new_dataset_json
 
 
 @dataclass
 class Written:
-    """The data set that a run has written."""
+    """The data set that a run has written; `parts` and `groups` are about all of its cases."""
 
     contract: Contract
-    jobs: dict[str, CaseJob]  # by case
+    parts: dict[str, str]
+    groups: dict[str, str]  # the source of a case
+    added: list[str]  # cases that this run has converted
     skipped: list[str]
     notes: list[tuple[str, Note]]  # case, what was noticed
+    slips: list[str]
     resumed: int
     kept: list[str]  # files of the data set that was replaced
     is_flat: bool = False  # nnU-Net plans the configuration 2d only
 
 
 def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bool) -> Written:
-    """Convert all jobs and publish the data set.
+    """Convert all jobs and publish the data set, or add the new ones of them to it.
 
     If there are problems, one error lists all of them and nothing is written.
     """
     if processes < 1:
         raise LabelSetError(f"-np {processes}: expected 1 or more")
+    if target.adds:
+        read_converted(target.folder)  # what cannot be extended is told before anything is made
     with staged(target, (path for job in plan.jobs for path in job.inputs)) as staging:
+        before = None
+        if target.adds:
+            before = read_converted(target.folder)
+            plan = new_cases(before, plan, processes)
         records = Records(staging)
         was_stopped = bool(records)  # then its finished cases are worth keeping
         # A run that cannot succeed any more still looks for all problems, but need not write.
@@ -54,27 +81,50 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
         problems = [*plan.problems, *_problems(plan.jobs, results)]
         skipped = {case for case, _ in problems}
         good_jobs = [job for job in plan.jobs if job.case not in skipped]
-        failure = _failure(problems, good_jobs, skip_bad_cases)
+        failure = _failure(problems, good_jobs, skip_bad_cases, before is not None)
         if failure:
             if not was_stopped:
                 records.path.unlink(missing_ok=True)
             raise LabelSetError(failure)
-        written = Written(
-            contract=_contract(plan.labels, good_jobs, results),
-            jobs={job.case: job for job in good_jobs},
-            skipped=_texts(problems),
-            notes=[
-                *((job.case, note) for job in good_jobs for note in results[job.case].notes),
-                *_same_images(good_jobs, results),
-            ],
-            resumed=resumed,
-            kept=[],
-            is_flat=_plans_flat(good_jobs, results),
-        )
-        if plan.renamed:
-            write_text(staging / RENAMED, csv_text(Renamed._fields, plan.renamed))
-        written.kept = _publish(target, written, plan.channels, results)
+        written = _summary(plan.labels, good_jobs, results, before)
+        written.skipped = _texts(problems)
+        written.resumed = resumed
+        if written.added or before is None:
+            written.kept = _publish(target, plan, good_jobs, results, written, before)
         return written
+
+
+def _summary(
+    labels: Contract,
+    jobs: Sequence[CaseJob],
+    results: Mapping[str, CaseResult],
+    before: ConvertedDataset | None,
+) -> Written:
+    """Return what the data set will be, together with the cases that were there before."""
+    contract = _contract(labels, jobs, results)
+    parts = {job.case: job.part for job in jobs}
+    groups = {job.case: job.source for job in jobs}
+    images = {job.case: results[job.case].checksums[str(job.inputs[0])] for job in jobs}
+    values = {job.case: results[job.case].values for job in jobs}
+    if before is not None:
+        contract = joined(before.contract, contract, groups)
+        parts = {**before.parts, **parts}
+        groups = {**before.groups, **groups}
+        images = {**before.first_images, **images}
+    training = [case for case, part in parts.items() if part == TRAINING]
+    airs = {case: results[case].air for case in training if case in results}
+    return Written(
+        contract=contract,
+        parts=parts,
+        groups=groups,
+        added=[job.case for job in jobs],
+        skipped=[],
+        notes=[(job.case, note) for job in jobs for note in results[job.case].notes],
+        slips=[*find_slips(contract, training, values, images), *find_labelled_air(airs)],
+        resumed=0,
+        kept=[],
+        is_flat=_plans_flat(jobs, results),
+    )
 
 
 def _plans_flat(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> bool:
@@ -83,31 +133,43 @@ def _plans_flat(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> b
     return sum(flat) > len(flat) / 2
 
 
-def _same_images(
-    jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]
-) -> Iterator[tuple[str, Note]]:
-    """Yield a note for every case whose first image another case has, too."""
-    first_case: dict[str, str] = {}
-    for job in jobs:
-        checksum = results[job.case].checksums[str(job.images[0])]
-        other = first_case.setdefault(checksum, job.case)
-        if other != job.case:
-            yield job.case, Note("the same image as another case", other)
-
-
 def _publish(
-    target: Target, written: Written, channels: Sequence[str], results: Mapping[str, CaseResult]
+    target: Target,
+    plan: Plan,
+    jobs: Sequence[CaseJob],
+    results: Mapping[str, CaseResult],
+    written: Written,
+    before: ConvertedDataset | None,
 ) -> list[str]:
     """Write what is about all cases, and publish; returns what was kept of the old data set."""
-    jobs = list(written.jobs.values())
-    write_notes(target.staging / NOTES, written.notes)
-    rows = [(job.case, *pair) for job in jobs for pair in results[job.case].checksums.items()]
-    write_text(target.staging / PROVENANCE, csv_text(["case", "file", "sha256"], rows))
-    num_training = sum(job.part == TRAINING for job in jobs)
-    layout = new_dataset_json(target.folder.name, channels, num_training, jobs[0].ending)
-    dataset_json = {**layout, **written.contract.to_dataset_json()}
-    files = {name for job in jobs for name in output_names(job, results[job.case])}
-    return publish(target, files, dataset_json)
+    origins = {job.case: origin_of(job, results[job.case].checksums) for job in jobs}
+    files = [name for job in jobs for name in output_names(job, results[job.case])]
+    ending = jobs[0].ending
+    content = new_dataset_json(target.folder.name, plan.channels, 0, ending)
+    if before is not None:
+        origins = {**before.origins, **origins}
+        files += link_cases(target, files)
+        content = dict(before.dataset_json)
+    content[NUM_TRAINING] = list(written.parts.values()).count(TRAINING)
+    content |= written.contract.to_dataset_json()
+    write_text(target.staging / PROVENANCE, provenance_text(origins))
+    tables = {
+        NOTES: csv_text(NOTE_COLUMNS, [(case, *note) for case, note in written.notes]),
+        RENAMED: csv_text(Renamed._fields, plan.renamed),
+    }
+    for name, text in tables.items():
+        _write_table(target, name, text)
+    return publish(target, files, content)
+
+
+def _write_table(target: Target, name: str, text: str) -> None:
+    """Write a table, after the lines that the data set has already; no lines, no file."""
+    earlier = target.place / name
+    if target.adds and earlier.is_file():
+        text = earlier.read_text(encoding="utf-8") + text.partition("\n")[2]
+    target.staging.joinpath(name).unlink(missing_ok=True)
+    if text.count("\n") > 1:
+        write_text(target.staging / name, text)
 
 
 def _problems(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> list[tuple[str, str]]:
@@ -115,14 +177,17 @@ def _problems(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> lis
 
 
 def _failure(
-    problems: Sequence[tuple[str, str]], good_jobs: Sequence[CaseJob], skip_bad_cases: bool
+    problems: Sequence[tuple[str, str]],
+    good_jobs: Sequence[CaseJob],
+    skip_bad_cases: bool,
+    has_cases: bool,
 ) -> str:
     """Return why nothing can be written, or an empty text."""
     texts = _texts(problems)
     listed = f"{len(texts)} problem(s):\n" + "\n".join(f"  {text}" for text in texts)
     if problems and not skip_bad_cases:
         return f"{listed}\nNothing was written; --skip-bad-cases leaves these cases out."
-    if any(job.part == TRAINING for job in good_jobs):
+    if has_cases or any(job.part == TRAINING for job in good_jobs):
         return ""
     return "no training case is left" + (f": {listed}" if problems else "")
 

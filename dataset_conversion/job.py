@@ -11,6 +11,7 @@ from nnunet_labelset.contract import Protocol
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.regrid import GridRules
+from nnunet_labelset.datasets.normalisation import Air
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.flat import PICTURES, is_picture
 from nnunet_labelset.nnunet.names import IMAGES_TEST, IMAGES_TRAINING, LABELS_TEST, LABELS_TRAINING
@@ -43,6 +44,7 @@ class CaseJob:
     mask_images: float | None = None  # mm around the mask
     fully_annotated: bool = False  # the user vouches for it, however much of the mask is unlabelled
     link: bool = False
+    looks_for_air: bool = False  # nnU-Net may normalise inside a mask
     ending: str = DEFAULT_ENDING
     colours: int = 1  # channels in one picture, such as 3 for RGB
     notes: tuple[Note, ...] = ()  # what was noticed before any file was read
@@ -75,7 +77,8 @@ class CaseJob:
 class CaseResult:
     """The protocol of the label map that was written (None: the case has none), and remarks.
 
-    `checksums` are those of the files that were read (SHA-256), by path.
+    `checksums` are those of the files that were read (SHA-256), by path; `values` are voxels by
+    value of the label map that was written.
     """
 
     protocol: Protocol | None = None
@@ -83,6 +86,8 @@ class CaseResult:
     notes: list[Note] = field(default_factory=list)
     checksums: dict[str, str] = field(default_factory=dict)
     is_flat: bool = False  # a single slice
+    values: dict[int, int] = field(default_factory=dict)
+    air: Air | None = None
 
 
 def common_ending(endings: Iterable[str]) -> str:

@@ -133,11 +133,7 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
         else:
             values[value] = _label_set(labels, known)
     by_file = protocol.mask is Mask.FILE
-    inside = outside = known.hidden
-    if known.mask_is_complete and (known.is_certain or not by_file):
-        inside = BACKGROUND
-    if known.mask_is_complete or protocol.mask in (Mask.FILE, Mask.BODY):
-        outside = BACKGROUND
+    inside, outside = _unlabelled(protocol, known)
     if UNLABELLED in values:  # the source says what it is
         outside = values[UNLABELLED]
     values.setdefault(UNLABELLED, inside)
@@ -155,6 +151,16 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
         background_added=by_file and not known.mask_is_complete and one_hidden,
         denied=not_drawn if says_background else frozenset(),
     )
+
+
+def _unlabelled(protocol: SourceProtocol, known: _Knowledge) -> tuple[LabelSet, LabelSet]:
+    """Return what an unlabelled voxel may be inside of the mask, and outside."""
+    inside = outside = known.hidden
+    if known.mask_is_complete and (known.is_certain or protocol.mask is not Mask.FILE):
+        inside = BACKGROUND
+    if known.mask_is_complete or protocol.mask in (Mask.FILE, Mask.BODY):
+        outside = BACKGROUND
+    return inside, outside
 
 
 def _knowledge(protocol: SourceProtocol, present: Collection[int]) -> _Knowledge:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from nnunet_labelset.dataset_conversion.case_names import CaseNames
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.plan import Plan
+from nnunet_labelset.datasets.normalisation import may_use_mask
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.flat import is_picture
@@ -42,6 +44,15 @@ class InputDataset:
     renamed: set[str] = field(default_factory=set)  # labels for which there is a --label
 
     @property
+    def short_name(self) -> str:
+        return self.given if self.given.isdigit() else self.name
+
+    @property
+    def common_names(self) -> set[str]:
+        """All labels of the merged data set that labels of this one may be."""
+        return set(chain.from_iterable(self.names.values()))
+
+    @property
     def channels(self) -> tuple[str, ...]:
         try:
             return channel_names(self.dataset_json)
@@ -60,9 +71,7 @@ def read_datasets(
     """
     folders = [find_dataset(name) for name in given]
     resolved = [folder.resolve() for folder in folders]
-    for number, folder in enumerate(resolved):
-        if folder in resolved[:number]:
-            raise LabelSetError(f"{given[number]}: the data set {folder.name} is given twice")
+    _refuse_twice(given, resolved)
     keys = [ways_to_write(name, folder) for name, folder in zip(given, folders, strict=True)]
     complete = {_chosen("--fully-annotated", name, keys, given) for name in fully_annotated}
     contents = [_read_json(folder) for folder in folders]
@@ -72,26 +81,39 @@ def read_datasets(
         if BLOCK not in content and number not in complete
     ]
     tables = dict(_tables(annotated, keys, given, silent))
-    if undeclared := [number for number in silent if number not in tables]:
-        listed = [given[number] for number in undeclared]
-        raise LabelSetError(
-            f"nothing says what is annotated in which case of {', '.join(listed)}: give a table "
-            "(--annotated "
-            f"{listed[0]}=FILE.csv), or --fully-annotated {' '.join(listed)} if all labels were "
-            "drawn in every case"
-        )
+    _refuse_silence([given[number] for number in silent if number not in tables])
     datasets = []
     for number, (folder, content) in enumerate(zip(folders, contents, strict=True)):
-        contract, cases = _contract(folder, content, tables.get(number), number in complete)
-        names: dict[str, tuple[str, ...]] = {leaf: (leaf,) for leaf in contract.leaf_names}
-        names[contract.leaf_names[0]] = ("background",)
-        name = _unique_name(number, resolved)
-        datasets.append(
-            InputDataset(
-                given[number], folder, content, contract, cases, name, number in complete, names
-            )
+        is_complete = number in complete
+        contract, cases = _contract(folder, content, tables.get(number), is_complete)
+        dataset = InputDataset(
+            given=given[number],
+            folder=folder,
+            dataset_json=content,
+            contract=contract,
+            cases=cases,
+            name=_unique_name(number, resolved),
+            fully_annotated=is_complete,
+            names={leaf: (leaf,) for leaf in contract.leaf_names},
         )
+        dataset.names[contract.leaf_names[0]] = ("background",)
+        datasets.append(dataset)
     return datasets
+
+
+def _refuse_twice(given: Sequence[str], folders: Sequence[Path]) -> None:
+    for number, folder in enumerate(folders):
+        if folder in folders[:number]:
+            raise LabelSetError(f"{given[number]}: the data set {folder.name} is given twice")
+
+
+def _refuse_silence(undeclared: Sequence[str]) -> None:
+    if undeclared:
+        raise LabelSetError(
+            f"nothing says what is annotated in which case of {', '.join(undeclared)}: give a "
+            f"table (--annotated {undeclared[0]}=FILE.csv), or --fully-annotated "
+            f"{' '.join(undeclared)} if all labels were drawn in every case"
+        )
 
 
 def ways_to_write(given: str, folder: Path) -> set[str]:
@@ -160,19 +182,27 @@ def _contract(
     except LabelSetError as error:
         raise LabelSetError(f"{folder / DATASET}: {error}") from None
     if table is not None:
-        contract = contract_with_list(dataset_json, table)
-        refuse_unknown(
-            table, contract.cases, {case.name: case for case in cases}, f"in {folder.name}"
-        )
-        if missing := [name for name in labelled if name not in contract.cases]:
-            raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
-    if partial := [
-        name for name in contract.cases if complete and not contract.is_fully_annotated(name)
-    ]:
-        raise LabelSetError(
-            f"--fully-annotated: {folder / DATASET} says that '{partial[0]}' is not"
-        )
+        contract = _contract_of_table(folder, dataset_json, table, cases)
+    if complete:
+        for name in contract.cases:
+            if not contract.is_fully_annotated(name):
+                raise LabelSetError(
+                    f"--fully-annotated: {folder / DATASET} says that '{name}' is not"
+                )
     return contract, cases
+
+
+def _contract_of_table(
+    folder: Path, dataset_json: dict[str, Any], table: str, cases: Sequence[RawCase]
+) -> Contract:
+    """Return what a table says; it must be about every labelled case, and about no other."""
+    contract = contract_with_list(dataset_json, table)
+    names = {case.name: case for case in cases}
+    refuse_unknown(table, contract.cases, names, f"in {folder.name}")
+    labelled = [case.name for case in cases if case.label is not None]
+    if missing := [name for name in labelled if name not in contract.cases]:
+        raise LabelSetError(f"{table}: no line for {some(missing)} of {folder.name}")
+    return contract
 
 
 def _unique_name(number: int, folders: Sequence[Path]) -> str:
@@ -284,6 +314,7 @@ def _job(
         leaves=options.labels.leaf_names,
         fully_annotated=dataset.fully_annotated,
         link=options.link,
+        looks_for_air=may_use_mask(options.channels),
         ending=options.ending,
         colours=len(options.channels) if in_one_file else 1,
     )

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
-from itertools import combinations
+from collections.abc import Iterator, Sequence
+from itertools import chain, combinations
 
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.merge import InputDataset, ways_to_write
@@ -55,17 +55,9 @@ def _common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
     A leaf that no data set has, but only a `--label` as one of several, is a slip: nothing could
     teach it.
     """
-    leaves = tuple(
-        dict.fromkeys(
-            [
-                "background",
-                *(leaf for dataset in datasets for n in dataset.names.values() for leaf in n),
-            ]
-        )
-    )
-    known = {
-        names[0] for dataset in datasets for names in dataset.names.values() if len(names) == 1
-    }
+    names = [names for dataset in datasets for names in dataset.names.values()]
+    leaves = tuple(dict.fromkeys(["background", *chain.from_iterable(names)]))
+    known = {each[0] for each in names if len(each) == 1}
     known.update(*(dataset.contract.leaf_names for dataset in datasets))
     for leaf in leaves:
         if leaf not in known:
@@ -83,95 +75,103 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
     leaves = _common_leaves(datasets)
     for name in leaves:
         check_label(name, "the data sets together")
-    members: dict[str, LabelSet] = {}
+    regions: dict[str, LabelSet] = {}
     order: dict[str, int] = {}
     for dataset in datasets:
-        own = dataset.contract.regions or {}
-        for (region, values), value in zip(
-            own.items(), dataset.contract.regions_class_order, strict=True
-        ):
-            names = {
-                name for leaf in values for name in dataset.names[dataset.contract.leaf_names[leaf]]
-            }
-            found = frozenset(map(leaves.index, names))
-            if members.setdefault(region, found) != found:
-                listed = [
-                    ", ".join(leaves[leaf] for leaf in sorted(sets))
-                    for sets in (members[region], found)
-                ]
+        for region, members, value in _common_regions(dataset, leaves):
+            if regions.setdefault(region, members) != members:
                 raise LabelSetError(
-                    f"region '{region}' is {listed[0]} in one data set, and {listed[1]} in "
-                    f"{dataset.given}: rename it "
-                    "in one dataset.json, or unite the labels with --label"
+                    _two_meanings(region, regions[region], members, leaves, dataset)
                 )
-            order.setdefault(
-                region, leaves.index(dataset.names[dataset.contract.leaf_names[value]][0])
-            )
-    for leaf in range(1, len(leaves) if members else 0):
-        if not any(leaf in region for region in members.values()):
-            members[leaves[leaf]], order[leaves[leaf]] = frozenset([leaf]), leaf
-    members = {
-        name: members[name] for name in sorted(members, key=lambda name: -len(members[name]))
-    }
-    ordered = tuple(order[name] for name in members)
-    return Contract.of_leaves(leaves, "the data sets together", members or None, ordered)
+            order.setdefault(region, value)
+    united = frozenset[int]().union(*regions.values())
+    for leaf in range(1, len(leaves) if regions else 0):
+        if leaf not in united:
+            regions[leaves[leaf]] = frozenset([leaf])
+            order[leaves[leaf]] = leaf
+    names = sorted(regions, key=lambda name: -len(regions[name]))
+    return Contract.of_leaves(
+        leaves,
+        "the data sets together",
+        {name: regions[name] for name in names} or None,
+        tuple(order[name] for name in names),
+    )
+
+
+def _common_regions(
+    dataset: InputDataset, leaves: Sequence[str]
+) -> Iterator[tuple[str, LabelSet, int]]:
+    """Yield each region of a data set with its common leaves, and the leaf that it writes."""
+    contract = dataset.contract
+    regions = (contract.regions or {}).items()
+    for (region, members), value in zip(regions, contract.regions_class_order, strict=True):
+        names = [dataset.names[contract.leaf_names[leaf]] for leaf in members]
+        common = frozenset(leaves.index(name) for name in chain.from_iterable(names))
+        yield region, common, leaves.index(dataset.names[contract.leaf_names[value]][0])
+
+
+def _two_meanings(
+    region: str, first: LabelSet, second: LabelSet, leaves: Sequence[str], dataset: InputDataset
+) -> str:
+    words = [", ".join(leaves[leaf] for leaf in sorted(labels)) for labels in (first, second)]
+    return (
+        f"region '{region}' is {words[0]} in one data set, and {words[1]} in {dataset.given}: "
+        f"rename it in one dataset.json, or unite the labels with --label"
+    )
 
 
 def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: bool) -> list[str]:
     """What was done by names alone, and is for the user to confirm."""
-    having = {
-        leaf: [
-            dataset
-            for dataset in datasets
-            if any(leaf in names for names in dataset.names.values())
-        ]
-        for leaf in leaves
-    }
+    lines = [*_united_names(datasets, leaves), *_similar_names(datasets, leaves)]
+    if linked:
+        lines.append("images are links into the data sets that were merged: --copy copies them")
+    return lines
+
+
+def _united_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> Iterator[str]:
+    """Yield which labels are one because of their names, or that none is."""
     united = []
     for leaf in leaves[1:]:
-        having_it = [
+        holders = [
             dataset for dataset in datasets if leaf in dataset.names and leaf not in dataset.renamed
         ]
-        by_name = [
-            dataset.given if dataset.given.isdigit() else dataset.name for dataset in having_it
-        ]
-        if len(by_name) > 1:
-            united.append(f"{leaf} ({', '.join(by_name)})")
-    lines = (
-        [f"united because their names are equal; the same structure? {some(united, 10)}"]
-        if united
-        else []
-    )
-    is_shared = any(len(having[leaf]) > 1 for leaf in leaves[1:])
+        if len(holders) > 1:
+            united.append(f"{leaf} ({', '.join(dataset.short_name for dataset in holders)})")
+    if united:
+        yield f"united because their names are equal; the same structure? {some(united, 10)}"
+    names = [name for dataset in datasets for name in dataset.common_names]
+    is_shared = any(names.count(leaf) > 1 for leaf in leaves[1:])
     if not is_shared and len(datasets) > 1:
-        lines.append(
+        yield (
             "the data sets share no label by name: if two names mean one structure, unite them "
-            "with "
-            f"--label '{datasets[-1].given}:{datasets[-1].contract.leaf_names[1]}="
+            f"with --label '{datasets[-1].given}:{datasets[-1].contract.leaf_names[1]}="
             f"{datasets[0].contract.leaf_names[1]}'"
         )
+
+
+def _similar_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> Iterator[str]:
+    """Yield pairs of labels that may mean one structure, or one a part of the other."""
+    holders = {
+        leaf: [dataset.given for dataset in datasets if leaf in dataset.common_names]
+        for leaf in leaves
+    }
     for a, b in combinations(leaves[1:], 2):
-        if any(dataset in having[b] for dataset in having[a]):
+        if not set(holders[a]).isdisjoint(holders[b]):
             continue
+        whole = _containing(a, b)
         if _nearly_equal(a, b):
-            first, second = having[a][0].given, having[b][0].given
-            lines.append(
+            first, second = holders[a][0], holders[b][0]
+            yield (
                 f"kept apart, though their names are nearly equal: '{a}' ({first}) and '{b}' "
                 f"({second}); to unite them: --label '{second}:{b}={a}'"
             )
-        elif whole := _containing(a, b):
+        elif whole:
             part = b if whole == a else a
-            dataset = having[whole][0].given
-            lines.append(
-                f"'{whole}' ({dataset}) and '{part}' ({having[part][0].given}) are different "
-                f"labels: if '{whole}' includes '{part}', say so: "
-                f"--label '{dataset}:{whole}={whole}+{part}'"
+            dataset = holders[whole][0]
+            yield (
+                f"'{whole}' ({dataset}) and '{part}' ({holders[part][0]}) are different labels: if "
+                f"'{whole}' includes '{part}', say so: --label '{dataset}:{whole}={whole}+{part}'"
             )
-    return lines + (
-        ["images are links into the data sets that were merged: --copy copies them"]
-        if linked
-        else []
-    )
 
 
 def _containing(a: str, b: str) -> str:

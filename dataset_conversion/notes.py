@@ -4,16 +4,14 @@ data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from nnunet_labelset.io.files import write_text
-from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.publish import NOTES
 
 OVERLAP = "structures overlap, the later one taken"
+NOTE_COLUMNS = ("case", "note", "about", "detail")
 MOST_LINES = 10  # of one kind; the table has them all
 
 
@@ -25,17 +23,6 @@ class Note(NamedTuple):
     kind: str
     about: str = ""
     detail: str = ""
-
-
-def write_notes(path: Path, notes: Sequence[tuple[str, Note]]) -> None:
-    """All notes as a table, one line for every case and thing; no file if there is nothing to
-    tell.
-    """
-    if notes:
-        write_text(
-            path,
-            csv_text(["case", "note", "about", "detail"], [(case, *note) for case, note in notes]),
-        )
 
 
 def note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -27,6 +27,7 @@ from nnunet_labelset.dataset_conversion.sources.patterns import (
     Role,
     find_cases,
 )
+from nnunet_labelset.datasets.normalisation import may_use_mask
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.flat import is_flat
 from nnunet_labelset.io.text import some
@@ -85,6 +86,7 @@ class Plan:
     channels: tuple[str, ...]
     jobs: list[CaseJob] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
+    declared: set[str] = field(default_factory=set)  # cases with a row that says what is annotated
     renamed: list[Renamed] = field(default_factory=list)
     matchings: list[Matching] = field(default_factory=list)  # of names of structures
 
@@ -94,10 +96,12 @@ def plan(
     rows: Mapping[tuple[str, str], CaseRow],
     options: Options,
     other_sources: Iterable[str] = (),
+    present: Collection[str] = (),
 ) -> Plan:
     """Return one job for every case of every source; problems are collected, not raised.
 
-    Rows may be about `other_sources`, which are not converted now.
+    Rows may be about `other_sources`, which are not converted now. Cases that are `present` in the
+    data set need no new declaration.
     """
     if options.infer_annotated and not any(source.varies for source in sources):
         raise LabelSetError(
@@ -108,7 +112,7 @@ def plan(
     case_rows = CaseRows(rows, lost_zeros=options.safe_names)
     names = CaseNames(safe=options.safe_names)
     for source in sources:
-        _plan_source(source, result, case_rows, names, options)
+        _plan_source(source, result, case_rows, names, options, present)
     result.renamed = names.renamed
     result.problems += case_rows.problems(
         {source.name for source in sources}, set(other_sources), [job.case for job in result.jobs]
@@ -133,7 +137,12 @@ def _ending(job: CaseJob) -> str:
 
 
 def _plan_source(
-    source: Source, result: Plan, rows: CaseRows, names: CaseNames, options: Options
+    source: Source,
+    result: Plan,
+    rows: CaseRows,
+    names: CaseNames,
+    options: Options,
+    present: Collection[str],
 ) -> None:
     prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
     undeclared = []
@@ -148,25 +157,38 @@ def _plan_source(
             # Not under its name: another case may have it, and is sound.
             result.problems.append((f"{source.name}/{chosen_name}", str(error)))
             continue
-        result.problems += [(name, text) for text in case.problems]
-        if case.matching is not None:
-            result.matchings.append(case.matching)
-        if case.problems and case.source.finds_names:  # without structures, no more to say
-            continue
-        if _is_undeclared(case, options):
+        if _is_undeclared(case, options) and name not in present:
             undeclared.append(name)
-        try:
-            result.jobs.append(_job(name, case, options))
-        except _NotDrawnError as error:
-            not_drawn[name] = error.structures
-        except LabelSetError as error:
-            result.problems.append((name, str(error)))
+        not_drawn |= _plan_case(name, case, result, options)
     if undeclared:
         text = _undeclared_text(source, undeclared, options.manifest.leaves)
         result.problems += [(name, text) for name in undeclared]
     if not_drawn:
         text = _not_drawn_text(source, not_drawn, options.manifest.leaves)
         result.problems += [(name, text) for name in not_drawn]
+
+
+def _plan_case(
+    name: str, case: SourceCase, result: Plan, options: Options
+) -> dict[str, Sequence[str]]:
+    """Add the job of a case to the plan, or what is wrong with it.
+
+    Returns the case with the structures that lack files, if there are any.
+    """
+    result.problems += [(name, text) for text in case.problems]
+    if case.is_declared:
+        result.declared.add(name)
+    if case.matching is not None:
+        result.matchings.append(case.matching)
+    if case.problems and case.source.finds_names:  # without structures, no more to say
+        return {}
+    try:
+        result.jobs.append(_job(name, case, options))
+    except _NotDrawnError as error:
+        return {name: error.structures}
+    except LabelSetError as error:
+        result.problems.append((name, str(error)))
+    return {}
 
 
 def _is_undeclared(case: SourceCase, options: Options) -> bool:
@@ -337,6 +359,7 @@ def _job(name: str, case: SourceCase, options: Options) -> CaseJob:
         mask_images=options.mask_images,
         fully_annotated=_matches(options.fully_annotated, name, source.name),
         link=options.link,
+        looks_for_air=may_use_mask(options.manifest.channels),
         colours=len(options.manifest.channels) if ALL_CHANNELS in case.files else 1,
         notes=case.notes + notes + _rater_notes(case),
         dicom=case.dicom.dicom if case.dicom is not None else None,
@@ -457,6 +480,17 @@ def _label_patterns(source: Source) -> list[str]:
     return patterns
 
 
+def _needed_structures(case: SourceCase, protocol: SourceProtocol) -> list[str]:
+    """Return the structures without which a case is not what it was declared to be."""
+    varies = frozenset[int]() if case.is_declared else case.source.varies
+    expected = protocol.annotated | {0}
+    return [
+        structure
+        for structure, labels in case.source.labels.items()
+        if labels & expected and not labels <= varies
+    ]
+
+
 def _structure_files(
     case: SourceCase, protocol: SourceProtocol, where: str
 ) -> tuple[Path | None, ...]:
@@ -471,12 +505,10 @@ def _structure_files(
         )
     if case.dicom is not None and not has_files:
         raise LabelSetError(f"{where}: no structure set or segmentation refers to its image")
-    varies = frozenset[int]() if case.is_declared else case.source.varies
-    absent = []
-    for structure, labels in structures.items():
-        may_be_absent = labels <= varies or not labels & (protocol.annotated | {0})
-        if files[structure] is None and not (has_files and may_be_absent):
-            absent.append(structure)
+    absent = [structure for structure, path in files.items() if path is None]
+    if has_files:
+        needed = _needed_structures(case, protocol)
+        absent = [structure for structure in absent if structure in needed]
     if absent and has_files and not case.is_declared:
         raise _NotDrawnError(absent)
     if absent:

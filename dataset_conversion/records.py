@@ -16,7 +16,8 @@ from nnunet_labelset.contract import Protocol
 from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.io.files import write_text
+from nnunet_labelset.datasets.normalisation import Air
+from nnunet_labelset.io.files import checksum, write_text
 from nnunet_labelset.nnunet.publish import JOURNAL, size_of
 
 
@@ -30,17 +31,9 @@ def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[
     result = convert_case(job, folder)
     if result.problems:
         return result, ""
-    result.checksums = {str(path): _checksum(path) for path in job.inputs}
+    result.checksums = {str(path): checksum(path) for path in job.inputs}
     files = {name: size_of(folder / name) for name in output_names(job, result)}
-    return result, _dump({"case": job.case, "fingerprint": stamp, "files": files, "result": result})
-
-
-def _checksum(path: Path) -> str:
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+    return result, dump({"case": job.case, "fingerprint": stamp, "files": files, "result": result})
 
 
 def output_names(job: CaseJob, result: CaseResult) -> list[str]:
@@ -57,7 +50,7 @@ def fingerprint(job: CaseJob) -> str:
             stats.append((found.st_size, found.st_mtime_ns))
         except OSError:
             stats.append(None)
-    return hashlib.sha256(_dump([__version__, job, stats]).encode()).hexdigest()
+    return hashlib.sha256(dump([__version__, job, stats]).encode()).hexdigest()
 
 
 class Records:
@@ -121,17 +114,25 @@ class Records:
 
 
 def _result(record: dict[str, Any]) -> CaseResult:
-    protocol = None
-    if record["protocol"] is not None:
-        sets = tuple(frozenset(labels) for labels in record["protocol"]["sets"])
-        vouched = frozenset(record["protocol"]["vouched"])
-        protocol = Protocol(**{**record["protocol"], "sets": sets, "vouched": vouched})
-    notes = [Note(*note) for note in record["notes"]]
-    return CaseResult(**{**record, "notes": notes, "protocol": protocol})
+    protocol = record["protocol"]
+    if protocol is not None:
+        sets = tuple(frozenset(labels) for labels in protocol["sets"])
+        vouched = frozenset(protocol["vouched"])
+        protocol = Protocol(**{**protocol, "sets": sets, "vouched": vouched})
+    values = {int(value): count for value, count in record["values"].items()}
+    return CaseResult(
+        **{
+            **record,
+            "protocol": protocol,
+            "notes": [Note(*note) for note in record["notes"]],
+            "values": values,
+            "air": Air(*record["air"]) if record["air"] is not None else None,
+        }
+    )
 
 
-def _dump(value: Any) -> str:
-    """As JSON; sets in order, data classes by their fields."""
+def dump(value: Any) -> str:
+    """Return JSON; sets in order, data classes by their fields."""
     return json.dumps(value, default=_plain, sort_keys=True)
 
 

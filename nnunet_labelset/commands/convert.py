@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
+from nnunet_labelset.dataset_conversion.addition import new_cases, read_converted
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, plan
@@ -105,6 +106,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print which labels are annotated in how many cases and all problems; write nothing",
     )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="add the cases that are not in the data set yet; those that are stay as they are, and "
+        "must come from the same files by the same rules",
+    )
     parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and stop")
 
 
@@ -113,11 +120,19 @@ def run(args: argparse.Namespace) -> None:
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
     options = read_options(args, manifest)
-    jobs = plan(sources, rows, options, {*manifest.sources, *presets()})
+    if args.add and args.overwrite:
+        raise LabelSetError("--add keeps the data set, --overwrite replaces it: choose one")
+    before = read_converted(folder) if args.add else None
+    present = before.parts if before is not None else ()
+    jobs = plan(sources, rows, options, {*manifest.sources, *presets()}, present)
     if args.dry_run:
-        print(survey(jobs))
+        print(survey(new_cases(before, jobs, args.np) if before is not None else jobs))
         return
-    written = write_dataset(Target(folder, args.overwrite), jobs, args.np, args.skip_bad_cases)
+    target = Target(folder, args.overwrite, args.add)
+    written = write_dataset(target, jobs, args.np, args.skip_bad_cases)
+    if not written.added:
+        print(f"{folder}: nothing to add: all cases are in it already")
+        return
     print(closing_words(written, folder))
 
 

@@ -23,6 +23,8 @@ from nnunet_labelset.contract.parser import (
 from nnunet_labelset.contract.protocol import LabelSet, Protocol
 from nnunet_labelset.errors import LabelSetError, near_miss
 
+ANYTHING = "anything"
+
 
 @dataclass(frozen=True)
 class Contract:
@@ -52,6 +54,12 @@ class Contract:
     @property
     def full_set(self) -> LabelSet:
         return frozenset(range(self.num_leaves))
+
+    def words(self, label_set: LabelSet) -> str:
+        """Return a label-set in words: `liver or spleen`."""
+        if len(label_set) == self.num_leaves:
+            return ANYTHING
+        return " or ".join(self.leaf_names[leaf] for leaf in sorted(label_set))
 
     def protocol_name(self, case: str) -> str:
         """Return the name of a case's protocol; an unlisted case is an error, never "complete"."""

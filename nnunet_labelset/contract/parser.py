@@ -35,6 +35,10 @@ class Parsed:
     protocols: dict[str, Protocol] = field(default_factory=dict)
     cases: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def value_names(self) -> tuple[str, ...]:
+        return (*self.leaf_names, IGNORE) if self.has_ignore else self.leaf_names
+
     def wrong(self, text: str) -> None:
         self.problems.append(text)
 
@@ -130,19 +134,12 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
     parsed.problems += named.problems
     if named.problems:
         return
-    names = named.leaf_names
-    regions = {}
     if not _same(labels.get("background"), 0):  # nnU-Net stops at it, deep inside
         parsed.wrong(
             f"Expected 'labels' to declare 'background' as 0, but got {labels.get('background')!r}"
         )
-    for name, value in labels.items():
-        members = list(value) if isinstance(value, (list, tuple)) else [value]
-        problem = next(_region_problems(str(name), value, members, names), None)
-        if problem is not None:
-            parsed.wrong(problem)
-        elif name != IGNORE and members != [0]:
-            regions[str(name)] = frozenset(members)
+    names = named.leaf_names
+    regions = _sound_regions(parsed, labels, names)
     if not parsed.problems:
         parsed.problems += _unused_leaves(names, regions)
     parsed.problems += _hidden_regions(regions)
@@ -154,6 +151,21 @@ def _parse_regions(parsed: Parsed, labels: Mapping[str, Any], leaves: Any, order
         parsed.has_ignore = IGNORE in labels
         parsed.regions = regions
         parsed.regions_class_order = tuple(order)
+
+
+def _sound_regions(
+    parsed: Parsed, labels: Mapping[str, Any], names: tuple[str, ...]
+) -> dict[str, LabelSet]:
+    """Return the regions of `labels`, after noting what is wrong with others."""
+    regions = {}
+    for name, value in labels.items():
+        members = list(value) if isinstance(value, (list, tuple)) else [value]
+        problem = next(_region_problems(str(name), value, members, names), None)
+        if problem is not None:
+            parsed.wrong(problem)
+        elif name != IGNORE and members != [0]:
+            regions[str(name)] = frozenset(members)
+    return regions
 
 
 def _region_problems(
@@ -248,28 +260,10 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
     if not parsed.leaf_names:
         return parsed
     block = dataset_json.get(BLOCK)
-    if block is None:
-        parsed.wrong(
-            f"dataset.json has no '{BLOCK}' block, so nothing says what is annotated in which "
-            "case: write one with "
-            f"'nnunet_labelset annotate', or the whole data set with 'convert' or 'merge'"
-        )
-        return parsed
     if not isinstance(block, Mapping):
-        parsed.wrong(
-            f"Expected '{BLOCK}' in dataset.json to be an object, but got {type(block).__name__}"
-        )
+        parsed.wrong(_no_block(block))
         return parsed
-    if not _same(block.get("version"), REGIONS_VERSION) and not _same(
-        block.get("version"), VERSION
-    ):
-        parsed.wrong(
-            f"Expected {BLOCK}.version to be {VERSION}, or {REGIONS_VERSION} for regions, "
-            f"but got {block.get('version')!r}"
-        )
-    known = {"version", "protocols", "cases", *(["leaves"] if parsed.regions else [])}
-    if unknown := set(map(str, block)) - known:
-        parsed.wrong(f"Unknown key(s) in {BLOCK} of dataset.json: {', '.join(sorted(unknown))}")
+    parsed.problems += _key_problems(block, has_regions=bool(parsed.regions))
     for key in ("protocols", "cases"):
         if not isinstance(block.get(key), Mapping):
             parsed.wrong(
@@ -278,13 +272,7 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
             )
             return parsed
     for name, protocol in block["protocols"].items():
-        if isinstance(protocol, Mapping):
-            _parse_protocol(parsed, str(name), protocol)
-        else:
-            parsed.wrong(
-                f"Expected protocol '{name}' to be an object of value -> labels, but got "
-                f"{protocol!r}"
-            )
+        _parse_protocol(parsed, str(name), protocol)
     for case, name in block["cases"].items():
         if isinstance(name, str) and name in parsed.protocols:
             parsed.cases[str(case)] = name
@@ -294,33 +282,68 @@ def parse_contract(dataset_json: Mapping[str, Any]) -> Parsed:
     return parsed
 
 
-def _parse_protocol(parsed: Parsed, name: str, protocol: Mapping[str, Any]) -> None:
-    index = {leaf: number for number, leaf in enumerate(parsed.leaf_names)}
-    sets = list(Protocol.complete(len(index), parsed.has_ignore).sets)
+def _no_block(block: Any) -> str:
+    if block is not None:
+        return f"Expected '{BLOCK}' in dataset.json to be an object, but got {type(block).__name__}"
+    return (
+        f"dataset.json has no '{BLOCK}' block, so nothing says what is annotated in which case: "
+        f"write one with 'nnunet_labelset annotate', or the whole data set with 'convert' or "
+        f"'merge'"
+    )
+
+
+def _key_problems(block: Mapping[str, Any], has_regions: bool) -> Iterator[str]:
+    version = block.get("version")
+    if not _same(version, VERSION) and not _same(version, REGIONS_VERSION):
+        yield (
+            f"Expected {BLOCK}.version to be {VERSION}, or {REGIONS_VERSION} for regions, but got "
+            f"{version!r}"
+        )
+    known = {"version", "protocols", "cases"}
+    if has_regions:
+        known.add("leaves")
+    if unknown := set(map(str, block)) - known:
+        yield f"Unknown key(s) in {BLOCK} of dataset.json: {', '.join(sorted(unknown))}"
+
+
+def _parse_protocol(parsed: Parsed, name: str, protocol: Any) -> None:
+    if not isinstance(protocol, Mapping):
+        parsed.wrong(
+            f"Expected protocol '{name}' to be an object of value -> labels, but got {protocol!r}"
+        )
+        return
+    index = {leaf: number for number, leaf in enumerate(parsed.value_names)}
+    sets = list(Protocol.complete(len(parsed.leaf_names), parsed.has_ignore).sets)
     itself = set()
     for value, leaves in protocol.items():
-        where = f"protocol '{name}', value '{value}'"
-        if value == IGNORE and not parsed.has_ignore:
-            parsed.wrong(f"{where}: 'labels' in dataset.json does not declare '{IGNORE}'")
-        elif value != IGNORE and value not in index:
-            parsed.wrong(
-                f"{where}: no such label{_region_hint(parsed, value) or parsed.hint(value, index)}"
-            )
-        elif not isinstance(leaves, (list, tuple, set, frozenset)):
-            parsed.wrong(f"{where}: expected a list of labels, but got {leaves!r}")
-        elif not leaves:
-            parsed.wrong(f"{where}: empty label-set; name the labels that such a voxel may be")
-        elif unknown := [leaf for leaf in leaves if not isinstance(leaf, str) or leaf not in index]:
-            hint = _region_hint(parsed, unknown[0]) or parsed.hint(unknown[0], index)
-            parsed.wrong(f"{where}: unknown label {unknown[0]!r}{hint}")
-        else:
-            number = len(index) if value == IGNORE else index[value]
-            sets[number] = frozenset(index[leaf] for leaf in leaves)
-            if sets[number] == {number}:
-                itself.add(number)
-    states_ignore = IGNORE in protocol and len(sets[-1]) == len(index)
-    found = Protocol(tuple(sets), len(index), states_ignore=states_ignore)
-    parsed.protocols[name] = replace(found, vouched=frozenset(itself) & found.uncertain)
+        problem = next(_set_problems(parsed, value, leaves), None)
+        if problem is not None:
+            parsed.wrong(f"protocol '{name}', value '{value}': {problem}")
+            continue
+        number = index[value]
+        sets[number] = frozenset(index[leaf] for leaf in leaves)
+        if sets[number] == {number}:
+            itself.add(number)
+    states_ignore = IGNORE in protocol and len(sets[-1]) == len(parsed.leaf_names)
+    read = Protocol(tuple(sets), len(parsed.leaf_names), states_ignore=states_ignore)
+    parsed.protocols[name] = replace(read, vouched=frozenset(itself) & read.uncertain)
+
+
+def _set_problems(parsed: Parsed, value: str, leaves: Any) -> Iterator[str]:
+    """Yield what is wrong with one entry of a protocol; only the first problem counts."""
+    names = parsed.leaf_names
+    if value == IGNORE and not parsed.has_ignore:
+        yield f"'labels' in dataset.json does not declare '{IGNORE}'"
+    if value not in parsed.value_names:
+        yield f"no such label{_region_hint(parsed, value) or parsed.hint(value, names)}"
+    if not isinstance(leaves, (list, tuple, set, frozenset)):
+        yield f"expected a list of labels, but got {leaves!r}"
+        return
+    if not leaves:
+        yield "empty label-set; name the labels that such a voxel may be"
+    for leaf in leaves:
+        if leaf not in names:
+            yield f"unknown label {leaf!r}{_region_hint(parsed, leaf) or parsed.hint(leaf, names)}"
 
 
 def _region_hint(parsed: Parsed, name: object) -> str:

@@ -56,17 +56,11 @@ def _store(
     full_set = frozenset(range(num_leaves))
     drawn_alone = frozenset().union(*(labels for labels in sets if len(labels) == 1))
     free = [value for value in range(num_leaves + 1) if value not in drawn_alone]
-    larger = {labels for labels in sets if len(labels) > 1}
-    in_doubt = _in_doubt(larger - {full_set}, drawn_alone - annotated)
-    if in_doubt and full_set not in larger:
-        # A value has to say that these leaves were not drawn completely, even if none of the
-        # voxels does.
-        larger.add(_at_least_two(full_set - annotated))
+    larger = _with_statement(sets, drawn_alone, annotated, full_set)
     united = _unite(larger, len(free))
     larger = {united.get(labels, labels) for labels in larger}
-    in_doubt = _in_doubt(larger - {full_set}, drawn_alone - annotated)
     ignored = full_set if full_set in larger else united.get(for_ignore, for_ignore)
-    if in_doubt and full_set in larger:
+    if full_set in larger and _in_doubt(larger - {full_set}, drawn_alone - annotated):
         # An `ignore` that may be every leaf would not tell that they were not drawn.
         ignored = frozenset()
     value = {frozenset([leaf]): leaf for leaf in drawn_alone}
@@ -75,6 +69,20 @@ def _store(
     enlarged = {labels: whole for labels, whole in united.items() if labels in sets}
     value |= {labels: value[whole] for labels, whole in enlarged.items()}
     return Storage(protocol, value, enlarged)
+
+
+def _with_statement(
+    sets: Collection[LabelSet], drawn_alone: LabelSet, annotated: LabelSet, full_set: LabelSet
+) -> set[LabelSet]:
+    """Return the larger label-sets, with one that says which leaves were not drawn completely.
+
+    It is needed where leaves occur alone although they are not annotated, even if none of the
+    voxels has it.
+    """
+    larger = {labels for labels in sets if len(labels) > 1}
+    if full_set not in larger and _in_doubt(larger, drawn_alone - annotated):
+        larger.add(_at_least_two(full_set - annotated))
+    return larger
 
 
 def _in_doubt(larger: Collection[LabelSet], leaves: LabelSet) -> LabelSet:

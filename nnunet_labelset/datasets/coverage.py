@@ -74,23 +74,30 @@ def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
         )
     if not rows:
         return "no cases\n"
-    head = [*(["part"] if any(row.part for row in rows) else []), "group", "cases"]
-    cells = [[*head, *rows[0].counts]]
+    name_columns = ["part", "group"] if any(row.part for row in rows) else ["group"]
+    heading = [*name_columns, "cases", *rows[0].counts]
+    cells = []
     for row in rows:
-        names = [row.part, row.group] if len(head) == 3 else [row.group]
-        cells.append([*names, str(row.cases), *(str(count) for count in row.counts.values())])
+        names = [getattr(row, column) for column in name_columns]
+        cells.append([*names, str(row.cases), *map(str, row.counts.values())])
     if style == "csv":
-        return csv_text(cells[0], cells[1:])
+        return csv_text(heading, cells)
     if style == "markdown":
-        rule = ["---" if name in ("part", "group") else "---:" for name in cells[0]]
-        lines = [cells[0], rule, *cells[1:]]
-        return "".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines
-        )
-    text_table = _align(cells, len(head) - 1)
+        return _markdown(heading, cells, len(name_columns))
+    text_table = _align([heading, *cells], len(name_columns))
     if max(map(len, text_table.splitlines())) > WIDEST:
-        text_table = _align([list(column) for column in zip(*cells, strict=True)], 1)
+        columns = zip(heading, *cells, strict=True)
+        text_table = _align([list(column) for column in columns], 1)
     return text_table
+
+
+def _markdown(heading: Sequence[str], cells: Sequence[Sequence[str]], names: int) -> str:
+    rule = ["---"] * names + ["---:"] * (len(heading) - names)
+    lines = []
+    for line in (heading, rule, *cells):
+        escaped = (cell.replace("|", "\\|") for cell in line)
+        lines.append(f"| {' | '.join(escaped)} |\n")
+    return "".join(lines)
 
 
 def shortened(rows: Sequence[CoverageRow]) -> tuple[list[CoverageRow], str]:
@@ -126,8 +133,8 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
     for name, protocol in contract.protocols.items():
         for value, labels in zip(contract.value_names, protocol.sets, strict=True):
             if 1 < len(labels) < contract.num_leaves:
-                leaves = " or ".join(contract.leaf_names[leaf] for leaf in sorted(labels))
-                lines.append(f"  {name}: a voxel with value {value} may be {leaves}\n")
+                words = contract.words(labels)
+                lines.append(f"  {name}: a voxel with value {value} may be {words}\n")
     if not lines:
         return ""
     heading = (

@@ -11,7 +11,6 @@ from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.datasets.annotate.history import recorded_reasons
 from nnunet_labelset.io.text import aligned, some
 
-ANYTHING = "anything"
 UNKNOWN_REASON = "dataset.json (no record of how it was declared)"
 
 
@@ -22,7 +21,7 @@ def explain_case(folder: Path, contract: Contract, case: str) -> str:
     reason = recorded_reasons(folder).get(case, UNKNOWN_REASON)
     rows = [("value", "called", "may be")]
     for value, leaves in enumerate(protocol.sets):
-        rows.append((str(value), contract.value_names[value], _set_words(contract, leaves)))
+        rows.append((str(value), contract.value_names[value], contract.words(leaves)))
     lines = [
         f"{case}: protocol '{name}', declared by {reason}",
         "",
@@ -64,12 +63,6 @@ def _why_not(contract: Contract, protocol: Protocol, leaf: int) -> str:
     if values:
         return f"because voxels with the value {some(values)} may be it"
     return "because no value stands for it alone"
-
-
-def _set_words(contract: Contract, leaves: LabelSet) -> str:
-    if len(leaves) == contract.num_leaves:
-        return ANYTHING
-    return " or ".join(contract.leaf_names[leaf] for leaf in sorted(leaves))
 
 
 def _names(contract: Contract, leaves: LabelSet) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import permutations
@@ -128,6 +128,23 @@ class _Fold:
         self.size -= len(subject.cases)
 
 
+@dataclass(frozen=True)
+class _Move:
+    """A subject that goes from one fold to another."""
+
+    subject: Subject
+    source: _Fold
+    target: _Fold
+
+    def apply(self) -> None:
+        self.source.remove(self.subject)
+        self.target.add(self.subject)
+
+    def take_back(self) -> None:
+        self.target.remove(self.subject)
+        self.source.add(self.subject)
+
+
 def _spread_leaves(folds: list[_Fold], safe: frozenset[str]) -> bool:
     """Move subjects until no fold holds all that annotate some leaf, `safe` leaves apart; False if
     that fails.
@@ -135,31 +152,38 @@ def _spread_leaves(folds: list[_Fold], safe: frozenset[str]) -> bool:
     Dealing gives two subjects of a stratum to two folds, so that only subjects that are alone in
     their stratum can be in the way. Moves that would make a stratum less even are not considered.
     """
-
-    def is_captured(leaf: str) -> bool:
-        return leaf not in safe and sum(fold.leaves[leaf] > 0 for fold in folds) == 1
-
-    while captured := {leaf for fold in folds for leaf in fold.leaves if is_captured(leaf)}:
-        moves: list[tuple[int, int, int, Subject, _Fold, _Fold]] = []
-        for source, target in permutations(folds, 2):
-            for subject in list(source.members) if len(source.members) > 1 else []:
-                useful = subject.leaves & captured  # no other move can set a leaf free
-                if useful and source.strata[subject.stratum] > target.strata[subject.stratum]:
-                    source.remove(subject)
-                    target.add(subject)
-                    now = len(captured - subject.leaves) + sum(map(is_captured, subject.leaves))
-                    sizes = [fold.size for fold in folds]
-                    moves.append(
-                        (now, max(sizes) - min(sizes), len(moves), subject, source, target)
-                    )
-                    target.remove(subject)
-                    source.add(subject)
-        if not moves or min(moves, key=lambda move: move[:3])[0] >= len(captured):
+    while captured := _captured(folds) - safe:
+        moves = list(_possible_moves(folds, captured))
+        results = [_result(move, folds, safe) for move in moves]
+        best = min(range(len(moves)), key=results.__getitem__, default=None)
+        if best is None or results[best][0] >= len(captured):
             return False
-        *_, subject, source, target = min(moves, key=lambda move: move[:3])
-        source.remove(subject)
-        target.add(subject)
+        moves[best].apply()
     return True
+
+
+def _captured(folds: Sequence[_Fold]) -> set[str]:
+    """Return the leaves that only subjects of one fold annotate."""
+    holders = Counter(leaf for fold in folds for leaf, count in fold.leaves.items() if count > 0)
+    return {leaf for leaf, number in holders.items() if number == 1}
+
+
+def _possible_moves(folds: Sequence[_Fold], captured: set[str]) -> Iterator[_Move]:
+    for source, target in permutations(folds, 2):
+        for subject in source.members if len(source.members) > 1 else ():
+            is_useful = bool(subject.leaves & captured)  # no other move can set a leaf free
+            stratum = subject.stratum
+            if is_useful and source.strata[stratum] > target.strata[stratum]:
+                yield _Move(subject, source, target)
+
+
+def _result(move: _Move, folds: Sequence[_Fold], safe: frozenset[str]) -> tuple[int, int]:
+    """Return how many leaves are captured after a move, and how much the sizes differ."""
+    move.apply()
+    sizes = [fold.size for fold in folds]
+    result = len(_captured(folds) - safe), max(sizes) - min(sizes)
+    move.take_back()
+    return result
 
 
 def random_splits(

@@ -1,25 +1,33 @@
-"""Likely slips in what was declared: told by `annotate` and `verify`, never an error."""
+"""Likely slips in what was declared: told by `convert`, `merge`, `annotate` and `verify`, never an
+error.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import plain_name
+from nnunet_labelset.io.files import checksum
 from nnunet_labelset.io.text import some
 
+Case = TypeVar("Case")
 FEW = 3  # cases that annotate a label
 MANY = 10  # cases of a data set in which that is suspicious
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A contract, and the voxels by value of its training cases."""
+    """A contract, its training cases, and their voxels by value, as far as they are known."""
 
     contract: Contract
+    cases: Sequence[str]
     values: Mapping[str, Mapping[int, int]]
 
     @property
@@ -31,7 +39,7 @@ class Evidence:
     def groups(self) -> dict[str, list[str]]:
         """Cases by protocol."""
         groups = defaultdict(list)
-        for case in self.values:
+        for case in self.cases:
             groups[self.contract.cases[case]].append(case)
         return groups
 
@@ -39,7 +47,7 @@ class Evidence:
     def annotating(self) -> dict[int, list[str]]:
         """Cases that annotate each label."""
         cases: dict[int, list[str]] = {leaf: [] for leaf in self.labels}
-        for case in self.values:
+        for case in self.cases:
             for leaf in self.contract.protocol(case).annotated - {0}:
                 cases[leaf].append(case)
         return cases
@@ -48,9 +56,9 @@ class Evidence:
     def shown(self) -> dict[str, LabelSet]:
         """The labels that some voxel of a case certainly is."""
         shown = {}
-        for case, values in self.values.items():
+        for case in self.cases:
             sets = self.contract.protocol(case).sets
-            present = (sets[value] for value in values if 0 <= value < len(sets))
+            present = (sets[value] for value in self.values[case] if 0 <= value < len(sets))
             shown[case] = frozenset().union(*(leaves for leaves in present if len(leaves) == 1))
         return shown
 
@@ -62,12 +70,51 @@ class Evidence:
         return " + ".join(f"'{self.contract.leaf_names[leaf]}'" for leaf in sorted(leaves))
 
 
-def find_slips(contract: Contract, values: Mapping[str, Mapping[int, int]]) -> Iterator[str]:
-    """Yield what is probably a slip, in words; `values` are those of the training cases."""
-    known = {case: counts for case, counts in values.items() if case in contract.cases}
-    evidence = Evidence(contract, known)
+def find_slips(
+    contract: Contract,
+    training: Iterable[str],
+    values: Mapping[str, Mapping[int, int]],
+    images: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """Yield what is probably a slip, in words.
+
+    `values` are the voxels by value of training cases; where some are unknown, nothing is said
+    about voxels. `images` are checksums of the first image of cases.
+    """
+    cases = [case for case in training if case in contract.cases]
+    evidence = Evidence(contract, cases, values)
     for check in CHECKS:
         yield from check(evidence)
+    if all(case in values for case in cases):
+        for check in VOXEL_CHECKS:
+            yield from check(evidence)
+    for group in same_images(images or {}):
+        yield (
+            f"the same image in several cases: {some(group)}: keep one, or keep them in one fold "
+            f"('splits --subject')"
+        )
+
+
+def same_images(images: Mapping[Case, str]) -> list[list[Case]]:
+    """Return the cases that have the same image, by checksums."""
+    cases = defaultdict(list)
+    for case, digest in images.items():
+        cases[digest].append(case)
+    return [group for group in cases.values() if len(group) > 1]
+
+
+def file_checksums(files: Mapping[str, Path]) -> dict[str, str]:
+    """Return checksums of the files that have the size of another one; the others are unique."""
+    by_size = defaultdict(list)
+    for case, path in files.items():
+        with suppress(OSError):
+            by_size[path.stat().st_size].append(case)
+    checksums = {}
+    for cases in by_size.values():
+        for case in cases if len(cases) > 1 else ():
+            with suppress(OSError):
+                checksums[case] = checksum(files[case])
+    return checksums
 
 
 def _similar_names(evidence: Evidence) -> Iterator[str]:
@@ -82,7 +129,7 @@ def _similar_names(evidence: Evidence) -> Iterator[str]:
 
 def _never_annotated(evidence: Evidence) -> Iterator[str]:
     for leaf, name in evidence.labels.items():
-        if not evidence.annotating[leaf] and evidence.values:
+        if not evidence.annotating[leaf] and evidence.cases:
             yield (
                 f"'{name}' is annotated in no training case: nothing can learn it here; add cases, "
                 f"or remove it (a model that knows it can keep it: 'nnunet_labelset extend')"
@@ -90,7 +137,7 @@ def _never_annotated(evidence: Evidence) -> Iterator[str]:
 
 
 def _rarely_annotated(evidence: Evidence) -> Iterator[str]:
-    total = len(evidence.values)
+    total = len(evidence.cases)
     for leaf, name in evidence.labels.items():
         cases = evidence.annotating[leaf]
         if total >= MANY and 0 < len(cases) <= FEW:
@@ -101,7 +148,7 @@ def _rarely_annotated(evidence: Evidence) -> Iterator[str]:
 
 
 def _without_voxels(evidence: Evidence) -> Iterator[str]:
-    shown = evidence.shown_in(evidence.values)
+    shown = evidence.shown_in(evidence.cases)
     for leaf, name in evidence.labels.items():
         cases = evidence.annotating[leaf]
         if cases and leaf not in shown:
@@ -113,7 +160,7 @@ def _without_voxels(evidence: Evidence) -> Iterator[str]:
 
 def _group_without_voxels(evidence: Evidence) -> Iterator[str]:
     """Labels that a whole group lacks, while others have them: were they never drawn there?"""
-    shown = evidence.shown_in(evidence.values)
+    shown = evidence.shown_in(evidence.cases)
     for group, cases in evidence.groups.items():
         annotated = evidence.contract.protocols[group].annotated - {0}
         for leaf in sorted((annotated & shown) - evidence.shown_in(cases)):
@@ -142,6 +189,8 @@ CHECKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     _similar_names,
     _never_annotated,
     _rarely_annotated,
+)
+VOXEL_CHECKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     _without_voxels,
     _group_without_voxels,
     _merged_without_voxels,

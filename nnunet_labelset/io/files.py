@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -28,6 +29,15 @@ def read_bytes(path: str | Path) -> bytes:
         ValueError,
     ) as error:  # no permission, a folder, a loop of links, a NUL in the name
         raise LabelSetError(f"{path}: not readable: {reason(error)}") from None
+
+
+def checksum(path: str | Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def read_json(path: str | Path, kind: type = dict) -> Any:

@@ -63,7 +63,7 @@ def _lines(path: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"
     )
     try:
-        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader]
+        lines = [(reader.line_num, [_cell(cell) for cell in cells]) for cells in reader]
     except csv.Error as error:
         raise LabelSetError(
             f"{path}, line {reader.line_num}: not readable as a table: {error}"
@@ -99,9 +99,16 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]], delimiter: s
 def _csv_field(field: Any) -> Any:
     if isinstance(field, float):
         return f"{field:.7g}"
-    if isinstance(field, str) and field.startswith(FORMULA_STARTS):
+    if isinstance(field, str) and field.lstrip("'").startswith(FORMULA_STARTS):
         return f"'{field}"
     return field
+
+
+def _cell(text: str) -> str:
+    """Return the content of a cell, without the apostrophe that `csv_text` puts in front."""
+    text = text.strip()
+    is_guarded = text.startswith("'") and text.lstrip("'").startswith(FORMULA_STARTS)
+    return text[1:] if is_guarded else text
 
 
 def _text(path: str | Path) -> str:

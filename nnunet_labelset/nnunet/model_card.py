@@ -80,8 +80,7 @@ def _protocols(contract: Contract) -> list[str]:
     for name, protocol in contract.protocols.items():
         number = list(contract.cases.values()).count(name)
         unknown = [
-            f"{contract.value_names[value]} may be "
-            f"{' or '.join(contract.leaf_names[leaf] for leaf in sorted(labels))}"
+            f"{contract.value_names[value]} may be {contract.words(labels)}"
             for value, labels in enumerate(protocol.sets)
             if 1 < len(labels) < contract.num_leaves
         ]

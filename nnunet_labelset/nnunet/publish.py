@@ -57,6 +57,7 @@ class Target:
 
     folder: Path  # .../DatasetXXX_Name
     overwrite: bool = False
+    adds: bool = False  # to a data set that exists, whose files stay
 
     @cached_property
     def place(self) -> Path:
@@ -145,7 +146,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def _check_replacement(target: Target, inputs: Iterable[Path]) -> None:
-    if not target.overwrite:
+    if not target.overwrite and not target.adds:
         raise LabelSetError(f"{target.folder} exists: choose another -d or -n, or give --overwrite")
     if not any((target.folder / name).exists() for name in (DATASET, INCOMPLETE)):
         raise LabelSetError(
@@ -176,12 +177,39 @@ def publish(target: Target, files: Collection[str], dataset_json: dict[str, Any]
     _check_id(target.folder)  # another run may have taken it meanwhile
     (staging / INCOMPLETE).unlink()
     if target.place.exists():
-        withdraw_preprocessed(target.folder)
+        if not target.adds:
+            withdraw_preprocessed(target.folder)
         os.rename(target.place, target.old)
     os.rename(staging, target.place)
     # Only now: until then, the next run can continue from it.
     (target.place / JOURNAL).unlink(missing_ok=True)
     return settle(target.old, target.place)
+
+
+def link_cases(target: Target, new_files: Collection[str]) -> list[str]:
+    """Give the files of all cases that exist a second name in the hidden folder; return the names.
+
+    The files themselves stay as they are, also where the run is stopped. File systems that know no
+    second names get copies.
+    """
+    foreign = set(_foreign(target.place))
+    new_files = set(new_files)
+    names = []
+    for folder in CASE_FOLDERS:
+        for path in sorted(target.place.joinpath(folder).glob("*")):
+            if path in foreign:
+                continue
+            if f"{folder}/{path.name}" in new_files:
+                raise LabelSetError(f"{path}: a new case needs this name: move the file away")
+            link = target.staging / folder / path.name
+            link.parent.mkdir(exist_ok=True)
+            link.unlink(missing_ok=True)
+            try:
+                os.link(path, link, follow_symlinks=False)
+            except OSError:
+                shutil.copy2(path, link, follow_symlinks=False)
+            names.append(f"{folder}/{path.name}")
+    return names
 
 
 def _keep_only(staging: Path, files: Collection[str]) -> None:

@@ -76,7 +76,7 @@ def test_full_case_folders(tmp_path, capsys):
     assert os.listdir(tmp_path / "raw") == [dataset.name]
     out = capsys.readouterr().out
     assert "2 training and 0 test cases" in out
-    assert "nnUNetv2_plan_and_preprocess -d 27 --verify_dataset_integrity" in out
+    assert "nnUNetv2_plan_and_preprocess -d 27" in out
 
 
 def test_leuven_needs_to_know_what_is_annotated(tmp_path, capsys):

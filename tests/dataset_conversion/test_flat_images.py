@@ -115,10 +115,11 @@ def test_pictures_and_volumes_do_not_mix(tmp_path, capsys):
 
 
 def test_flat_nifti(tmp_path, capsys):
+    place = {"spacing": (0.5, 0.7), "origin": (1, 2)}
     for number, case in enumerate("ab"):
         picture = random_picture(number, colours=1)
-        write_volume(tmp_path / "eyes" / "images" / f"{case}.nii.gz", picture, (0.5, 0.7), (1, 2))
-        write_volume(tmp_path / "eyes" / "labels" / f"{case}.nii.gz", vessels(), (0.5, 0.7), (1, 2))
+        write_volume(tmp_path / "eyes" / "images" / f"{case}.nii.gz", picture, **place)
+        write_volume(tmp_path / "eyes" / "labels" / f"{case}.nii.gz", vessels(), **place)
     manifest = write_manifest(tmp_path, ".nii.gz", colours=1)
     assert convert(tmp_path / "raw", "-m", str(manifest), "--mask-images") == 0
     assert "train 27 2d 0" in capsys.readouterr().out

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from nnunet_labelset.cli import main
 from nnunet_labelset.dataset_conversion.case_names import safe_name
+from nnunet_labelset.datasets import normalisation
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.nnunet.raw import RawCase
-from tests.helpers.conversion import contract_of, convert, random_image, slabs, write_volume
+from tests.helpers.conversion import (
+    contract_of,
+    convert,
+    random_image,
+    slabs,
+    write_nnunet,
+    write_volume,
+)
 
 DATASET = "Dataset030_Mine"
 
@@ -182,3 +194,98 @@ def test_where_cases_come_from_and_which_are_the_same(tmp_path, capsys):
     assert len(notes) == 1
     assert "x" in notes[0]
     assert "z" in notes[0]
+
+
+def told(text: str, *facts: str) -> bool:
+    """Whether one line has all the facts."""
+    return any(all(fact in line for fact in facts) for line in text.splitlines())
+
+
+def test_convert_tells_what_verify_tells(tmp_path, capsys):
+    """A label that few cases annotate, one without a voxel in a group, and similar names."""
+    write_cases(tmp_path / "a", *(f"a{number}" for number in range(9)))
+    write_cases(tmp_path / "b", "b1", "b2")
+    write_manifest(tmp_path, a='1 = "liver"\n2 = "spleen"', b='1 = "liver"\n3 = "Spleen"')
+    manifest = tmp_path / "m.toml"
+    manifest.write_text(manifest.read_text().replace('"spleen"]', '"spleen", "Spleen", "bile"]'))
+    assert convert_mine(tmp_path) == 0
+    converted = capsys.readouterr().out
+    folder = tmp_path / "raw" / DATASET
+    assert main(["verify", "-d", str(folder), "-np", "1"]) == 1  # the same image twice
+    verified = capsys.readouterr().out
+    for text in (converted, verified):
+        assert told(text, "'Spleen' is annotated in 2 of 11", "b1")  # rarely annotated
+        assert told(text, "'bile'", "no training case")
+        assert told(text, "'spleen'", "'Spleen'", "capitals")
+        assert told(text, "'spleen'", "9 training case(s)", "no voxel")
+        assert told(text, "a0", "b1", "the same image")
+
+
+def test_merge_and_annotate_tell_it_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    cases = {f"x{number}": slabs(1) for number in range(11)}
+    folder = write_nnunet(
+        tmp_path, "Dataset003_Organs", {"background": 0, "liver": 1, "spleen": 2}, cases
+    )
+    shutil.copy(folder / "imagesTr" / "x0_0000.nii.gz", folder / "imagesTr" / "x1_0000.nii.gz")
+    declaration = ["--missing", "spleen", "--in", *list(cases)[2:]]
+    assert main(["annotate", "-d", "3", "-np", "1", *declaration]) == 0
+    annotated = capsys.readouterr().out
+    assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3"]) == 0
+    for text in (annotated, capsys.readouterr().out):
+        assert told(text, "'spleen' is annotated in 2 of 11", "x0")
+        assert told(text, "'spleen'", "2 training case(s)", "no voxel")
+        assert told(text, "the same image", "x0", "x1")
+
+
+@pytest.mark.parametrize(("channel", "is_told"), [("MRI", True), ("CT", False)])
+def test_labels_over_air_are_told(tmp_path, capsys, channel, is_told):
+    """A skull-stripped image in a data set without mask: what nobody drew covers air, too."""
+    image = np.zeros((12, 12, 12), np.float32)
+    image[2:8, 2:8, 2:8] = random_image(0, (6, 6, 6))
+    labels = np.zeros(image.shape, np.uint8)
+    labels[3:6, 3:6, 3:6] = 1
+    write_volume(tmp_path / "a" / "x" / "ct.nii.gz", image)
+    write_volume(tmp_path / "a" / "x" / "label.nii.gz", labels)
+    write_manifest(tmp_path, a='1 = "liver"')
+    manifest = tmp_path / "m.toml"
+    manifest.write_text(f'channels = ["{channel}"]\n' + manifest.read_text())
+    assert convert_mine(tmp_path) == 0
+    folder = tmp_path / "raw" / DATASET
+    assert main(["verify", "-d", str(folder), "-np", "1"]) == 0
+    output = capsys.readouterr().out
+    assert output.count("over air") == 2 * is_told
+    assert told(output, "(x)", "over air", "--mask") == is_told
+
+
+def test_which_normalisations_know_no_mask():
+    from nnunetv2.preprocessing.normalization import map_channel_name_to_normalization as known
+
+    schemes = known.channel_name_to_normalization_mapping
+    without = {name for name, scheme in schemes.items() if not uses_mask(scheme)}
+    assert without == normalisation.WITHOUT_MASK
+
+
+def uses_mask(scheme: type) -> bool:
+    return scheme.leaves_pixels_outside_mask_at_zero_if_use_mask_for_norm_is_true
+
+
+def test_plans_decide_about_the_mask(tmp_path, monkeypatch):
+    monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path))
+    folder = tmp_path / "raw" / DATASET
+    plans = tmp_path / DATASET / "nnUNetPlans.json"
+    assert normalisation.planned_mask(folder) is None
+    write_json(plans.with_name("dataset.json"), {})
+    for answer in (True, False):
+        write_json(plans, {"configurations": {"2d": {"use_mask_for_norm": [answer]}}})
+        assert normalisation.planned_mask(folder) is answer
+    air = {"x": normalisation.Air(cropped=0.9, labelled=0.5)}
+    assert not list(normalisation.find_labelled_air(air))
+    assert list(normalisation.find_labelled_air(air, uses_mask=True))
+
+
+def test_holes_are_not_air():
+    image = np.ones((9, 9, 9))
+    image[3:6, 3:6, 3:6] = 0  # black ventricles
+    labels = (image == 0).astype(np.uint8)
+    assert normalisation.measure_air([image], labels) == (1.0, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnunet_labelset import LabelSetError
-from nnunet_labelset.io.tables import column_of_cases, read_table
+from nnunet_labelset.io.tables import column_of_cases, csv_text, read_table
 
 ROWS = [{"case": "a", "annotated": "liver;spleen"}, {"case": "b", "annotated": ""}]
 GOOD = {
@@ -80,3 +80,11 @@ def test_the_longest_part_of_a_case_name_counts(tmp_path):
         "a_1": "x",
         "sub_3": "z",
     }
+
+
+@pytest.mark.parametrize("name", ["=1+1", "-x", "'-x", "''=", "@a", "+", "it's", "'quoted'", "a=b"])
+def test_what_is_written_is_read_again(tmp_path, name):
+    """The apostrophe that keeps a spreadsheet from calculating is no part of the name."""
+    path = tmp_path / "t.csv"
+    path.write_text(csv_text(["case", name], [(name, "yes")]), encoding="utf-8")
+    assert [dict(row) for row in read_table(path)] == [{"case": name, name: "yes"}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ class LabelledDataset:
     @property
     def test(self) -> tuple[str, ...]:
         return tuple(case.name for case in self.cases if case.part != TRAINING)
+
+    @cached_property
+    def label_maps(self) -> dict[str, Path]:
+        return {case.name: case.label for case in self.cases if case.label is not None}
 
     @property
     def undeclared(self) -> tuple[str, ...]:

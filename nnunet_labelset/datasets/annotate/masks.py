@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nnunet_labelset.datasets.annotate.declaration import Declarations
+from nnunet_labelset.datasets.annotate.declaration import Declaration, Declarations
 from nnunet_labelset.datasets.annotate.history import NEW_MAPS, check_folders
 from nnunet_labelset.datasets.annotate.labelled import LabelledDataset, Values
 from nnunet_labelset.errors import LabelSetError
@@ -92,39 +92,34 @@ def apply_masks(
             "--mask and --field-of-view or --slices: `ignore` can mean only one of them in a case: "
             "choose one"
         )
-    masks = _masks(data, mask_folder, declarations, values) if mask_folder else {}
-    views = (
-        _mask_files(data, view_folder, list(declarations), "--field-of-view", "is declared")
-        if view_folder
-        else {}
-    )
-    result: Declarations = {}
+    masks: dict[str, Path] = {}
+    views: dict[str, Path] = {}
+    if mask_folder:
+        masks = _masks(data, mask_folder, declarations, values)
+    if view_folder:
+        cases = list(declarations)
+        views = _mask_files(data, view_folder, cases, "--field-of-view", "is declared")
+    result = dict(declarations)
     jobs: dict[str, MapJob] = {}
-    paths = {case.name: case.label for case in data.cases}
-    for number, (case, declaration) in enumerate(declarations.items()):
-        result[case] = declaration
-        if case not in masks and case not in views and declaration.slices is None:
-            continue
-        _check_changeable(data, "--slices")
+    for case, declaration in declarations.items():
         mask = masks.get(case)
         view = views.get(case)
-        label_map = paths[case]
-        assert label_map is not None
-        jobs[case] = MapJob(
-            label_map=label_map,
-            target=data.folder / NEW_MAPS / f"{number}{file_ending(data.dataset_json)}",
-            mask=mask,
-            field_of_view=view,
-            slices=declaration.slices,
-        )
-        reasons = [declaration.reason, *(f"mask {path}" for path in (mask, view) if path)]
-        result[case] = replace(
-            declaration,
-            masked=mask is not None,
-            limited=view is not None,
-            reason="; ".join(reasons),
-        )
+        if mask or view or declaration.slices is not None:
+            _check_changeable(data, "--slices")
+            target = data.folder / NEW_MAPS / f"{len(jobs)}{file_ending(data.dataset_json)}"
+            jobs[case] = MapJob(data.label_maps[case], target, mask, view, declaration.slices)
+            result[case] = _with_masks(declaration, mask, view)
     return result, jobs
+
+
+def _with_masks(declaration: Declaration, mask: Path | None, view: Path | None) -> Declaration:
+    reasons = [declaration.reason, *(f"mask {path}" for path in (mask, view) if path)]
+    return replace(
+        declaration,
+        masked=mask is not None,
+        limited=view is not None,
+        reason="; ".join(reasons),
+    )
 
 
 @contextmanager

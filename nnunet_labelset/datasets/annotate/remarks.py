@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.datasets.annotate.declaration import Declarations
 from nnunet_labelset.datasets.annotate.labelled import LabelledDataset, Values
-from nnunet_labelset.datasets.slips import find_slips
+from nnunet_labelset.datasets.slips import file_checksums, find_slips
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import listed, some
 
@@ -17,11 +17,11 @@ def remarks(
     data: LabelledDataset, contract: Contract, declarations: Declarations, values: Values
 ) -> Iterator[str]:
     """Yield doubts about a declaration that the voxels do not contradict."""
-    training = {case: values[case] for case in data.training if case in contract.cases}
     yield from _partly_missing_regions(data, declarations)
     yield from _merged_but_separate(data, declarations, values)
     yield from _absent_labels(data, contract, values)
-    yield from find_slips(contract, training)
+    images = {case.name: case.images[0] for case in data.cases if case.images}
+    yield from find_slips(contract, data.training, values, file_checksums(images))
     yield from _undeclared(data, contract)
 
 

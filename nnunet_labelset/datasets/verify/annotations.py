@@ -275,7 +275,7 @@ def _check_information(annotations: Annotations) -> Problems:
 def _check_slips(annotations: Annotations) -> Problems:
     if annotations.is_readable:
         values = {case.name: case.values for case in annotations.training}
-        for slip in find_slips(annotations.contract, values):
+        for slip in find_slips(annotations.contract, values, values):
             yield doubt(DATASET, slip)
 
 

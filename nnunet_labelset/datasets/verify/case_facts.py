@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nnunet_labelset.datasets.normalisation import Air, measure_air
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.place import Place, geometry_difference
 from nnunet_labelset.io.volume import (
@@ -33,45 +34,60 @@ class CaseFacts:
     values: dict[int, int] | None = None
     image_hash: str = ""
     label_hash: str = ""
+    air: Air | None = None
 
 
-def read_case(case: RawCase) -> CaseFacts:
+def read_case(case: RawCase, looks_for_air: bool = False) -> CaseFacts:
     """Read a case; whatever is wrong with a file is a fact, not an exception."""
     facts = CaseFacts()
+    images: list[np.ndarray] = []
+    reference = _read_images(case, facts, images)
+    if case.label is not None:
+        labels = _read_label(case.label, case, reference, facts)
+        shapes = {image.shape for image in images}
+        if looks_for_air and labels is not None and shapes == {labels.shape}:
+            facts.air = measure_air(images, labels)
+    if case.mask is not None:
+        _read_mask(case.mask, case, reference, facts)
+    return facts
+
+
+def _read_images(case: RawCase, facts: CaseFacts, images: list[np.ndarray]) -> Place | None:
+    """Append the images of a case; return the place of the first one that can be read."""
     digest = hashlib.blake2b(digest_size=16)
     reference: Place | None = None
     for path in case.images:
-        read = _read(path, facts)
-        if read is None:
+        volume = _read(path, facts)
+        if volume is None:
             facts.images_readable = False
             continue
-        array, place = read
-        volumes = len(place.size) == 4
-        facts.channels += place.size[3] if volumes else place.components
+        array, place = volume
+        images.append(array)
+        has_volumes = len(place.size) == 4
+        facts.channels += place.size[3] if has_volumes else place.components
         _check_intensities(path, array, facts)
         # float32, so that the same image stored with another type is still the same image
         digest.update(str(array.shape).encode())
         digest.update(np.ascontiguousarray(array, dtype=np.float32).data)
-        frame = place.spatial() if volumes else place
+        frame = place.spatial() if has_volumes else place
         if reference is None:
             reference = frame
         else:
             _compare(path, frame, case.images[0], reference, facts)
     if reference is not None and facts.images_readable:
         facts.image_hash = digest.hexdigest()
-    if case.label is not None:
-        _read_label(case.label, case, reference, facts)
-    if case.mask is not None and (read := _read(case.mask, facts)) is not None:
-        if reference is not None:
-            _compare(case.mask, read[1], case.images[0], reference, facts)
-        if not read[0].any():
-            facts.problems.append(
-                (
-                    case.mask,
-                    "the mask is empty: nothing would be inside; draw it or delete the file",
-                )
-            )
-    return facts
+    return reference
+
+
+def _read_mask(path: Path, case: RawCase, reference: Place | None, facts: CaseFacts) -> None:
+    volume = _read(path, facts)
+    if volume is None:
+        return
+    if reference is not None:
+        _compare(path, volume.place, case.images[0], reference, facts)
+    if not volume.array.any():
+        text = "the mask is empty: nothing would be inside; draw it or delete the file"
+        facts.problems.append((path, text))
 
 
 def read_values(case: RawCase) -> CaseFacts:
@@ -123,27 +139,31 @@ def _compare(path: Path, place: Place, other: Path, reference: Place, facts: Cas
         facts.problems.append((path, f"other geometry than {other.name}: {difference}: {fix}"))
 
 
-def _read_label(path: Path, case: RawCase, reference: Place | None, facts: CaseFacts) -> None:
+def _read_label(
+    path: Path, case: RawCase, reference: Place | None, facts: CaseFacts
+) -> np.ndarray | None:
+    """Return the values of a label map, None after noting what is wrong with it."""
     read = _read(path, facts)
     if read is None:
-        return
+        return None
     array, place = read
     if len(place.size) == 4 or place.components > 1:
         facts.problems.append((path, "the label map has several volumes or channels: keep one"))
-        return
+        return None
     if reference is not None:
         _compare(path, place, case.images[0], reference, facts)
     if bad := count_not_finite(array):
         text = f"{bad} voxels of the label map are NaN or infinite: replace them by background (0)"
         facts.problems.append((path, text))
-        return
+        return None
     try:
         array = integer_array(array, path)
     except LabelSetError as error:
         text = str(error).removeprefix(f"{path}: ")
         facts.problems.append((path, f"{text}: resample label maps with nearest neighbour"))
-        return
+        return None
     facts.values = count_values(array)
     facts.label_hash = hashlib.blake2b(
         np.ascontiguousarray(array, np.int32).data, digest_size=16
     ).hexdigest()
+    return array

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.contract.completed import originals
+from nnunet_labelset.datasets.normalisation import find_labelled_air, may_use_mask, planned_mask
+from nnunet_labelset.datasets.slips import same_images
 from nnunet_labelset.datasets.verify.annotations import check_annotations
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_case
 from nnunet_labelset.datasets.verify.findings import Finding, Findings, Problem, Problems, doubt
@@ -19,7 +21,7 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import preprocessed_copy
 from nnunet_labelset.nnunet.names import DATASET
-from nnunet_labelset.nnunet.raw import INCOMPLETE, RawCase, channel_names, raw_cases
+from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING, RawCase, channel_names, raw_cases
 
 Facts = Mapping[RawCase, CaseFacts]
 
@@ -44,10 +46,18 @@ def _verify_content(folder: Path, processes: int, findings: Findings) -> None:
         return
     data = RawDataset(folder, dataset_json, tuple(cases), contract)
     findings.add(check_names(data))
-    by_case = dict(map_parallel(read_case, cases, processes, "reading"))
+    work = partial(read_case, looks_for_air=_may_use_mask(dataset_json))
+    by_case = dict(map_parallel(work, cases, processes, "reading"))
     facts = {case: by_case[case] for case in cases}  # the order of the cases, not of the workers
     for check in CHECKS:
         findings.add(check(data, facts))
+
+
+def _may_use_mask(dataset_json: Mapping[str, Any]) -> bool:
+    try:
+        return may_use_mask(channel_names(dataset_json))
+    except LabelSetError:  # told by the check of channels
+        return False
 
 
 def _check_completeness(folder: Path) -> Problems:
@@ -91,11 +101,12 @@ def _check_duplicates(data: RawDataset, facts: Facts) -> Problems:
     except LabelSetError as error:
         yield Problem(DATASET, str(error))
         copies = {}
-    same: defaultdict[str, list[RawCase]] = defaultdict(list)
-    for case, fact in facts.items():
-        if fact.image_hash and case.name not in copies:
-            same[fact.image_hash].append(case)
-    for cases in same.values():
+    images = {
+        case: fact.image_hash
+        for case, fact in facts.items()
+        if fact.image_hash and case.name not in copies
+    }
+    for cases in same_images(images):
         if len({case.name for case in cases}) > 1:  # one name twice is reported by name
             yield _duplicate(cases, facts)
 
@@ -121,6 +132,12 @@ def _check_annotations(data: RawDataset, facts: Facts) -> Problems:
         yield from check_annotations(data.contract, data.dataset_json, facts)
 
 
+def _check_air(data: RawDataset, facts: Facts) -> Problems:
+    airs = {case.name: fact.air for case, fact in facts.items() if case.part == TRAINING}
+    for text in find_labelled_air(airs, planned_mask(data.folder)):
+        yield doubt(DATASET, text)
+
+
 def _check_preprocessed(data: RawDataset, facts: Facts) -> Problems:
     """The trainer reads the copy of dataset.json that nnU-Net made when it planned."""
     copy = preprocessed_copy(data.folder)
@@ -143,5 +160,6 @@ CHECKS: tuple[Callable[[RawDataset, Facts], Problems], ...] = (
     _check_channels,
     _check_duplicates,
     _check_annotations,
+    _check_air,
     _check_preprocessed,
 )
