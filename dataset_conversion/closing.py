@@ -22,6 +22,9 @@ from nnunet_labelset.nnunet.recommendation import next_commands
 
 def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
     """Return what was written, what was noticed, the coverage table and the next commands."""
+    if not written.added:
+        lines = [f"{folder}: nothing to add", *_counts(written, folder)]
+        return "\n".join(lines)
     number, _ = dataset_words(folder.name) or (folder.name, "")
     lines = [*_counts(written, folder), *_notes(written, folder, remarks)]
     lines += ["", _coverage(written).rstrip(), "", "next:"]
@@ -34,7 +37,7 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
 def _counts(written: Written, folder: Path) -> Iterator[str]:
     parts = list(written.parts.values())
     yield f"{folder}: {parts.count(TRAINING)} training and {parts.count(TEST)} test cases"
-    if len(written.added) < len(parts):
+    if 0 < len(written.added) < len(parts):
         yield f"{len(written.added)} of them are new, the others stay as they were"
     if written.resumed:
         yield f"{written.resumed} of them were already there from a run that had been stopped"

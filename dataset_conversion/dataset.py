@@ -66,8 +66,6 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
     """
     if processes < 1:
         raise LabelSetError(f"-np {processes}: expected 1 or more")
-    if target.adds:
-        read_converted(target.folder)  # what cannot be extended is told before anything is made
     with staged(target, (path for job in plan.jobs for path in job.inputs)) as staging:
         before = None
         if target.adds:

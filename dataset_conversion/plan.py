@@ -496,22 +496,27 @@ def _structure_files(
 ) -> tuple[Path | None, ...]:
     structures = case.source.labels
     files = {structure: case.files.get(Role(Kind.LABEL, structure)) for structure in structures}
-    has_files = any(files.values())
-    if case.part != TRAINING and not has_files:
-        return ()
-    if case.source.several_segments is not None and not has_files:
-        raise LabelSetError(
-            f"{where}: no label file: looked for {some(_label_patterns(case.source))}"
-        )
-    if case.dicom is not None and not has_files:
-        raise LabelSetError(f"{where}: no structure set or segmentation refers to its image")
-    absent = [structure for structure, path in files.items() if path is None]
-    if has_files:
-        needed = _needed_structures(case, protocol)
-        absent = [structure for structure in absent if structure in needed]
-    if absent and has_files and not case.is_declared:
+    if not any(files.values()):
+        if case.part != TRAINING:
+            return ()
+        raise LabelSetError(f"{where}: {_nothing_drawn(case)}")
+    needed = _needed_structures(case, protocol)
+    absent = [structure for structure in needed if files[structure] is None]
+    if absent and not case.is_declared:
         raise _NotDrawnError(absent)
     if absent:
-        names = ", ".join(f"'{structure}'" for structure in absent)
-        raise LabelSetError(f"{where}: no label file of structure {names}")
+        raise LabelSetError(f"{where}: no label file of structure {_quoted(absent)}")
     return tuple(files.values())
+
+
+def _nothing_drawn(case: SourceCase) -> str:
+    """Return what is missing in a case without any structure."""
+    if case.source.several_segments is not None:
+        return f"no label file: looked for {some(_label_patterns(case.source))}"
+    if case.dicom is not None:
+        return "no structure set or segmentation refers to its image"
+    return f"no label file of structure {_quoted(case.source.labels)}"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

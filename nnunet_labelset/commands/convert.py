@@ -9,7 +9,7 @@ import math
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
-from nnunet_labelset.dataset_conversion.addition import new_cases, read_converted
+from nnunet_labelset.dataset_conversion.addition import ConvertedDataset, new_cases, read_converted
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, plan
@@ -20,7 +20,7 @@ from nnunet_labelset.dataset_conversion.survey import survey
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
-from nnunet_labelset.nnunet.publish import Target, dataset_folder
+from nnunet_labelset.nnunet.publish import Target, dataset_folder, restore
 
 EPILOG = """\
 examples:
@@ -120,20 +120,24 @@ def run(args: argparse.Namespace) -> None:
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
     options = read_options(args, manifest)
-    if args.add and args.overwrite:
-        raise LabelSetError("--add keeps the data set, --overwrite replaces it: choose one")
-    before = read_converted(folder) if args.add else None
+    target = Target(folder, args.overwrite, args.add)
+    before = read_present(target)
     present = before.parts if before is not None else ()
     jobs = plan(sources, rows, options, {*manifest.sources, *presets()}, present)
     if args.dry_run:
         print(survey(new_cases(before, jobs, args.np) if before is not None else jobs))
         return
-    target = Target(folder, args.overwrite, args.add)
-    written = write_dataset(target, jobs, args.np, args.skip_bad_cases)
-    if not written.added:
-        print(f"{folder}: nothing to add: all cases are in it already")
-        return
-    print(closing_words(written, folder))
+    print(closing_words(write_dataset(target, jobs, args.np, args.skip_bad_cases), folder))
+
+
+def read_present(target: Target) -> ConvertedDataset | None:
+    """Return the data set to which cases are added, if that was asked for."""
+    if not target.adds:
+        return None
+    if target.overwrite:
+        raise LabelSetError("--add keeps the data set, --overwrite replaces it: choose one")
+    restore(target)
+    return read_converted(target.folder)
 
 
 def read_options(args: argparse.Namespace, manifest: Manifest) -> Options:

@@ -243,6 +243,13 @@ def withdraw_preprocessed(folder: Path) -> None:
         write_json(copy, content)
 
 
+def restore(target: Target) -> None:
+    """Finish a replacement that was killed, so that the data set has its name again."""
+    if target.old.exists():
+        with locked(target.place):
+            settle(target.old, target.place)
+
+
 def settle(old: Path, new: Path) -> list[str]:
     """Finish a replacement, even one that was killed: foreign files move to the new data set.
 

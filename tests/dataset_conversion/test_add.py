@@ -217,6 +217,16 @@ def test_a_stopped_addition_leaves_the_data_set(converted: Path, monkeypatch) ->
     assert os.listdir(converted / "raw") == [DATASET]
 
 
+def test_a_killed_publication_is_finished(converted: Path) -> None:
+    """Between its two renames the data set has no name."""
+    folder = converted / "raw" / DATASET
+    before = snapshot(folder)
+    folder.rename(folder.with_name(f".{DATASET}.old"))
+    assert run(converted, "--add") == 0  # nothing to add
+    assert snapshot(folder) == before
+    assert os.listdir(converted / "raw") == [DATASET]
+
+
 def test_a_dry_run_shows_the_new_cases_only(converted: Path, capsys) -> None:
     add_case(converted, "new", 2, 1)
     declare(converted, "new,liver")
