@@ -19,7 +19,7 @@ import SimpleITK as sitk  # noqa: N813
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from nnunet_labelset.report.colours import leaf_colour
+from nnunet_labelset.report.colours import label_colour
 from nnunet_labelset.study.demo import DEMO_DATASET, METHODS
 from nnunet_labelset.study.phantom.data import BASIC
 from nnunet_labelset.study.phantom.volume import LEAVES
@@ -56,7 +56,7 @@ def main(demo: Path, output: Path) -> None:
     )
     rows, columns = (np.flatnonzero((truth[:, plane] > 0).any(axis)) for axis in (1, 0))
     crop = (slice(rows[0] - 2, rows[-1] + 3), plane, slice(columns[0] - 2, columns[-1] + 3))
-    colours = ListedColormap(["#00000000", *(leaf_colour(leaf) for leaf in range(1, len(LEAVES)))])
+    colours = ListedColormap(["#00000000", *(label_colour(leaf) for leaf in range(1, len(LEAVES)))])
     figure, axes = plt.subplots(
         1, len(panels), figsize=(2.6 * len(panels), 3.4), layout="constrained"
     )
@@ -77,7 +77,7 @@ def main(demo: Path, output: Path) -> None:
         axis.set_title(title, fontsize=11)
         axis.axis("off")
     handles = [
-        Patch(color=leaf_colour(leaf), label=name.replace("_", " "))
+        Patch(color=label_colour(leaf), label=name.replace("_", " "))
         for leaf, name in enumerate(LEAVES)
         if leaf > 0
     ]

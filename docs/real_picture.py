@@ -28,7 +28,7 @@ from benchmarks.accuracy.recipes import Job, images_of
 from benchmarks.accuracy.scoring import TestImage, segmentation_of
 from benchmarks.accuracy.training import CHECKPOINT
 from nnunet_labelset.io.files import read_json
-from nnunet_labelset.report.colours import leaf_colour
+from nnunet_labelset.report.colours import label_colour
 
 STUDY = "hippocampus_2d"
 METHODS = {"plain nnU-Net, gaps as background": "background", "with label-sets": "ours"}
@@ -62,7 +62,7 @@ def median_case(jobs: dict[str, Job]) -> str:
 
 def draw(image: TestImage, panels: dict[str, np.ndarray | None]) -> None:
     plane = int(np.argmax((image.reference > 0).sum(axis=(1, 2))))
-    colours = ListedColormap(["#00000000", leaf_colour(1), leaf_colour(2)])
+    colours = ListedColormap(["#00000000", label_colour(1), label_colour(2)])
     figure, axes = plt.subplots(1, len(panels), figsize=(10, 3.2), layout="constrained")
     for axis, (title, labels) in zip(axes, panels.items(), strict=True):
         axis.imshow(image.data[0, plane], cmap="gray", origin="lower")
@@ -78,7 +78,7 @@ def draw(image: TestImage, panels: dict[str, np.ndarray | None]) -> None:
             )
         axis.set_title(title, fontsize=10)
         axis.axis("off")
-    handles = [Patch(color=leaf_colour(n), label=name) for n, name in enumerate(LABELS, 1)]
+    handles = [Patch(color=label_colour(n), label=name) for n, name in enumerate(LABELS, 1)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     figure.savefig(OUTPUT, dpi=90)
 

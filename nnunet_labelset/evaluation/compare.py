@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.evaluation.group_comparison import group_scores
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, SHOWN
 from nnunet_labelset.evaluation.notes import notes
 from nnunet_labelset.evaluation.paired import (
@@ -51,17 +52,12 @@ def comparison(
     if isinstance(options, str):
         options = ComparisonOptions(options)
     metrics = _chosen_metrics(results, options.metrics)
-    if unused := sorted(set(options.margins) - set(metrics)):
-        raise LabelSetError(
-            f"--margin {unused[0]}: not compared: add it to --metrics, which are {some(metrics)}"
-        )
+    _check_margins(options.margins, metrics)
     leaves = _check_same_leaves(results)
     cases = _common_cases(results)
     _check_same_references(results, cases)
     first = next(iter(results.values()))
-    unions: dict[str, tuple[str, ...]] = {}
-    for result in results.values():
-        unions |= result.unions
+    unions = _all_unions(results)
     structures = (*leaves, *unions)
     by_method: Cases = {method: result.by_case for method, result in results.items()}
     cells: list[Cell] = []
@@ -72,7 +68,9 @@ def comparison(
         tests += metric_tests
         for leaf, column in columns.items():
             cells += _cells(column, leaf, name, metric_tests, first.subjects)
-    ranked = metrics if len(results) > 2 else ()
+    ranks: list[Rank] = []
+    for name in metrics if len(results) > 2 else ():
+        ranks += _ranks(by_method, cases, leaves, name, first.subjects)
     used = [by_case[case] for by_case in by_method.values() for case in cases]
     compared = Comparison(
         version=VERSION,
@@ -90,21 +88,34 @@ def comparison(
         metrics=tuple(metrics),
         cases=tuple(cases),
         n_subjects=_number_of_subjects(first, cases),
-        left_out={
-            method: tuple(sorted(set(result.by_case) - set(cases)))
-            for method, result in results.items()
-        },
+        left_out=_left_out(by_method, cases),
         cells=tuple(cells),
         tests=tuple(tests),
         detection=tuple(_detection(by_method, cases, structures)),
-        ranks=tuple(
-            rank
-            for metric in ranked
-            for rank in _ranks(by_method, cases, leaves, metric, first.subjects)
-        ),
+        ranks=tuple(ranks),
+        groups=group_scores(results, cases, metrics, options.baseline),
         notes=(),
     )
     return replace(compared, notes=tuple(notes(compared)))
+
+
+def _check_margins(margins: Mapping[str, float], metrics: Sequence[str]) -> None:
+    if unused := sorted(set(margins) - set(metrics)):
+        raise LabelSetError(
+            f"--margin {unused[0]}: not compared: add it to --metrics, which are {some(metrics)}"
+        )
+
+
+def _all_unions(results: Mapping[str, Evaluation]) -> dict[str, tuple[str, ...]]:
+    unions: dict[str, tuple[str, ...]] = {}
+    for result in results.values():
+        unions |= result.unions
+    return unions
+
+
+def _left_out(results: Cases, cases: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    used = set(cases)
+    return {method: tuple(sorted(set(by_case) - used)) for method, by_case in results.items()}
 
 
 def _number_of_subjects(evaluation: Evaluation, cases: Sequence[str]) -> int | None:

@@ -9,9 +9,10 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS
+from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.notes import EFFECT_NOTE, INTERVALS, p_text
 from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
+from nnunet_labelset.evaluation.statistics import Description, Difference
 from nnunet_labelset.io.text import aligned, spoken_names
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
@@ -27,7 +28,6 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "]": "{]}",
     "*": "{*}",
 }
-WIDE = 12  # more labels than this stand in rows, not in columns
 PAGE = 120  # characters that stand side by side on a page, in the smallest print
 # what is wider than the page
 SHRINK = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
@@ -46,6 +46,10 @@ DETECTION_NOTE = (
 RANK_NOTE = (
     "Mean rank over cases and labels (1 is best), and share of bootstrap samples of the cases in "
     "which it is first."
+)
+GROUP_NOTE = (
+    f"Groups of cases: means over labels with {INTERVALS}; then the difference to the baseline, "
+    "its interval and p, not corrected for the number of groups."
 )
 MEAN = "Mean"
 
@@ -130,12 +134,14 @@ class _Table:
         columns = list(zip(self.head, *self.rows, strict=True))
         return _Table(self.notes, head, columns[self.names :])
 
+    def widths(self) -> list[int]:
+        """Return the printed characters of every column, with the space between columns."""
+        columns = zip(self.head, *self.rows, strict=True)
+        return [max(map(_printed_width, column)) + 3 for column in columns]
+
     def pages(self) -> Iterator[_Table]:
         """As many columns at once as a page is wide; the first one, the leaves, on each."""
-        widths = [
-            max(map(_printed_width, column)) + 3
-            for column in zip(self.head, *self.rows, strict=True)
-        ]
+        widths = self.widths()
         start, notes = 1, self.notes
         while start < len(widths):
             stop = start + 1
@@ -163,6 +169,9 @@ def _tables(compared: Comparison, markup: _Markup) -> list[_Table]:
         _Table([PAIR_NOTE], ["Pair", "Metric", *columns], _pair_rows(compared, markup)),
         _Table([DETECTION_NOTE], ["Model", *labels, *unions], _detection_rows(compared, markup)),
     ]
+    if compared.groups:
+        heads = ["Group", "Metric", *map(markup.text, compared.methods)]
+        tables.append(_Table([GROUP_NOTE], heads, _group_rows(compared, markup)))
     if compared.ranks:
         heads = [METRICS[name].title for name in compared.metrics]
         tables.append(_Table([RANK_NOTE], ["Model", *heads], _rank_rows(compared, markup)))
@@ -209,11 +218,7 @@ def _score_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
 
 def _interval_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
     def show(entry: Cell | PairedTest, mean: float | None, sign: str = "") -> str:
-        metric = COMPARED[entry.metric]
-        if entry.low is None:
-            return markup.text(metric.show(mean, sign))
-        ends = f"[{metric.show(entry.low, sign)}, {metric.show(entry.high, sign)}]"
-        return markup.text(f"{metric.show(mean, sign)} {ends}")
+        return markup.text(interval_text(COMPARED[entry.metric], mean, entry, sign))
 
     def difference(test: PairedTest) -> str:
         words = {True: " non-inferior", False: " not shown to be non-inferior", None: ""}
@@ -246,6 +251,39 @@ def _detection_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
         [markup.text(method), *(texts[method, leaf] for leaf in compared.structures)]
         for method in compared.methods
     ]
+
+
+def _group_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
+    """Return a row per group and metric, the methods side by side."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for score in compared.groups:
+        metric = COMPARED[score.metric]
+        words = f"{interval_text(metric, score.mean, score)} (n={score.n})"
+        if score.difference is not None:
+            words += f"; {_group_difference(metric, score.difference)}"
+        rows.setdefault((score.column, score.group, score.metric), []).append(markup.text(words))
+    lines = []
+    last = ""
+    for (column, group, name), cells in rows.items():
+        title = markup.text(f"{column}: {group or '(not known)'}")
+        lines.append(["" if title == last else title, METRICS[name].title, *cells])
+        last = title
+    return lines
+
+
+def _group_difference(metric: Metric, difference: Difference) -> str:
+    shown = interval_text(metric, difference.mean_difference, difference, "+")
+    return shown if difference.p is None else f"{shown}, p={p_text(difference.p)}"
+
+
+def interval_text(
+    metric: Metric, mean: float | None, ends: Description | Difference, sign: str = ""
+) -> str:
+    """Return `91.5 [90.1, 92.9]`, without an interval where there are too few cases."""
+    if ends.low is None:
+        return metric.show(mean, sign)
+    low, high = metric.show(ends.low, sign), metric.show(ends.high, sign)
+    return f"{metric.show(mean, sign)} [{low}, {high}]"
 
 
 def _rank_rows(compared: Comparison, markup: _Markup) -> list[list[str]]:
@@ -289,12 +327,13 @@ def markdown_tables(compared: Comparison) -> str:
 
 
 def latex_tables(compared: Comparison) -> str:
-    """Return LaTeX; many labels become tables of several pages, as many methods in each as a page
-    is wide.
+    """Return LaTeX. A table that is too wide for legible print has labels in rows, on several
+    pages, with as many methods in each as a page is wide.
     """
     parts = []
     for table in _tables(compared, LATEX):
-        if len(compared.structures) > WIDE and len(table.head) > len(compared.structures):
+        by_label = len(table.head) > len(compared.structures)
+        if by_label and sum(table.widths()) > PAGE:
             parts += [_long_table(page) for page in table.turned(LATEX).pages()]
         else:
             parts.append(_short_table(table))

@@ -246,6 +246,19 @@ class Rank:
     first: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupScore(Description):
+    """The mean of a method over the labels of the cases of a group, and its difference to the
+    baseline (None for the baseline itself).
+    """
+
+    column: str
+    group: str
+    metric: str
+    method: str
+    difference: Difference | None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The content of comparison.json (docs/evaluation.md)."""
@@ -270,6 +283,7 @@ class Comparison:
     tests: tuple[PairedTest, ...]
     detection: tuple[Detection, ...]
     ranks: tuple[Rank, ...]  # of three and more methods
+    groups: tuple[GroupScore, ...]  # of columns with two and more groups
     notes: tuple[str, ...]
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import zip_longest
 from typing import Any
 
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN, Metric
@@ -12,7 +11,7 @@ from nnunet_labelset.evaluation.notes import mm_range
 from nnunet_labelset.evaluation.results import Averages, Case, Comparison, Evaluation, Outcome
 from nnunet_labelset.evaluation.statistics import Description, Difference
 from nnunet_labelset.io.tables import csv_text
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import aligned, some
 
 COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred")
 BOUNDS = ("dice_low", "dice_high")
@@ -102,6 +101,9 @@ def _all_averages(evaluation: Evaluation) -> Iterator[tuple[str, str, Averages]]
             yield column, name, averages
 
 
+FAILURE = 0.5  # Dice: what is below, unless another threshold is asked for
+
+
 @dataclass(frozen=True)
 class Failure:
     """A score below the threshold."""
@@ -114,13 +116,13 @@ class Failure:
 
 def failures(evaluation: Evaluation, threshold: float) -> list[Failure]:
     """Return the labels with a Dice below the threshold, the worst first."""
-    found = []
+    low_scores = []
     for case in evaluation.cases:
         for label, score in case.leaves.items():
             value = score.values["dice"]
             if value is not None and value < threshold:
-                found.append(Failure(case.case, label, score.outcome, value))
-    return sorted(found, key=lambda failure: (failure.dice, failure.case, failure.label))
+                low_scores.append(Failure(case.case, label, score.outcome, value))
+    return sorted(low_scores, key=lambda failure: (failure.dice, failure.case, failure.label))
 
 
 def failures_csv(found: Sequence[Failure]) -> str:
@@ -156,32 +158,30 @@ def screen_table(averages: Averages, unit: str, labels: Sequence[str]) -> str:
     of it.
     """
     metrics = [METRICS[name] for name in SHOWN if name in averages.mean]
-    heads = [head for metric in metrics for head in (metric.heading, "n")]
-    rows: list[list[Any]] = [[unit, *heads, *(outcome.value for outcome in Outcome)]]
-    for label in labels:
-        rows.append(_screen_row(label, averages, metrics))
-    rows.append(["mean"])
+    head = [unit]
+    mean_row = ["mean"]
     for metric in metrics:
         mean = averages.mean[metric.name]
-        rows[-1] += [metric.show_mean(mean), mean.n]
-    for union in [name for name in averages.leaves if name not in labels]:
-        rows.append(_screen_row(union, averages, metrics))
-    columns = list(zip_longest(*rows, fillvalue=""))
-    first, *others = (max(len(str(cell)) for cell in column) for column in columns)
-    form = "  ".join([f"{{:<{first}}}", *(f"{{:>{width}}}" for width in others)])
-    lines = [form.format(*cells).rstrip() for cells in zip(*columns, strict=True)]
+        head += [metric.heading, "n"]
+        mean_row += [metric.show_mean(mean), str(mean.n)]
+    head += [outcome.value for outcome in Outcome]
+    mean_row += [""] * len(Outcome)
+    unions = [name for name in averages.leaves if name not in labels]
+    rows = [_screen_row(label, averages, metrics) for label in labels]
+    union_rows = [_screen_row(union, averages, metrics) for union in unions]
+    lines = aligned([head, *rows, mean_row, *union_rows], names=1)
     wrong = KNOWN_WRONG.show_mean(averages.known_wrong)
     words = "% of the voxels with at least one excluded label"
     return "\n".join([*lines, f"known wrong: {wrong} {words}"])
 
 
-def _screen_row(label: str, averages: Averages, metrics: Sequence[Metric]) -> list[Any]:
+def _screen_row(label: str, averages: Averages, metrics: Sequence[Metric]) -> list[str]:
     label_averages = averages.leaves[label]
-    row: list[Any] = [label]
+    row = [label]
     for metric in metrics:
         description = label_averages.metrics[metric.name]
-        row += [metric.show_mean(description), description.n]
-    return [*row, *label_averages.outcomes.values()]
+        row += [metric.show_mean(description), str(description.n)]
+    return [*row, *map(str, label_averages.outcomes.values())]
 
 
 def screen_notes(cases: Sequence[Case]) -> list[str]:

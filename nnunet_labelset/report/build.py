@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from markupsafe import Markup
+
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.fresh import read_contract
@@ -14,6 +16,7 @@ from nnunet_labelset.report.sections import (
     answer,
     comparison,
     coverage,
+    failures,
     groups,
     headline,
     leaves,
@@ -32,6 +35,7 @@ SECTIONS = (
     all_scores,
     comparison,
     strips,
+    failures,
     pictures,
     volumes,
     leaves,
@@ -42,6 +46,9 @@ SECTIONS = (
 )
 
 
+STALE = Markup('<strong class="alarm">Scores are out of date:</strong> {}')
+
+
 def build_report(report: Report, title: str) -> str:
     """The HTML of the report."""
     sections = []
@@ -49,7 +56,8 @@ def build_report(report: Report, title: str) -> str:
         body = module.body(report)
         if body:
             sections.append(Section(module.__name__.rpartition(".")[2], module.TITLE, body))
-    lead = [f"{len(report.cases)} evaluated case(s); {', '.join(report.methods)}"]
+    lead: list[object] = [f"{len(report.cases)} evaluated case(s); {', '.join(report.methods)}"]
+    lead += map(STALE.format, report.stale)
     if missing := sorted(
         {case for result in report.results.values() for case in result.missing_predictions}
     ):

@@ -1,14 +1,15 @@
-"""Colours of leaves, errors and methods; readers without red-green vision can tell the first ones
-apart.
+"""Colours, each with one meaning: a label, a method, or an error.
+
+No meaning needs its colour: labels carry numbers, errors patterns, contours line styles, and plots
+the names of methods.
 """
 
 from __future__ import annotations
 
 import colorsys
 
-# Paul Tol's muted scheme. Beyond it, colours alone do not tell leaves apart: pictures then carry
-# numbers.
-LEAF_COLOURS = (
+# Paul Tol's muted scheme.
+LABEL_COLOURS = (
     "CC6677",
     "332288",
     "DDCC77",
@@ -19,23 +20,28 @@ LEAF_COLOURS = (
     "999933",
     "AA4499",
 )
-# Errors differ by pattern as well: missed in rows, invented in columns, a wrong label in squares.
-ERROR_COLOURS = {"missed": "#56B4E9", "invented": "#E69F00", "wrong label": "#FF6FB5"}
-CONTOUR_COLOURS = {"reference": "#2FA8FF", "prediction": "#FFB000", "both": "#FFFFFF"}
-METHODS = 7  # colours of methods in figures.css
+ERROR_KINDS = ("missed", "invented", "wrong label")  # by pattern: rows, columns, squares
+ERROR_COLOUR = "#FFEA00"
+REFERENCE_COLOUR = "#FFFFFF"
+# On the black ground of pictures; the same as those of figures.css at night.
+METHOD_COLOURS = ("56B4E9", "E69F00", "2FC79B", "E08BBB", "A79DF5", "D9C640", "E8E8E8")
+METHODS = len(METHOD_COLOURS)
 GOLDEN_RATIO = 0.618034
 
 
-def leaf_colour(leaf: int) -> str:
-    """The colour of a foreground leaf, as `#rrggbb`; never the same for two leaves next to each
-    other.
-    """
-    if leaf <= len(LEAF_COLOURS):
-        return "#" + LEAF_COLOURS[leaf - 1]
-    rgb = colorsys.hls_to_rgb(
-        leaf * GOLDEN_RATIO % 1, (0.42, 0.72, 0.56)[leaf % 3], (0.75, 0.55, 0.9)[leaf // 3 % 3]
-    )
-    return "#" + "".join(f"{round(255 * part):02X}" for part in rgb)
+def label_colour(label: int) -> str:
+    """Return the colour of a foreground label as `#rrggbb`; neighbours never share one."""
+    if label <= len(LABEL_COLOURS):
+        return "#" + LABEL_COLOURS[label - 1]
+    lightness = (0.42, 0.72, 0.56)[label % 3]
+    saturation = (0.75, 0.55, 0.9)[label // 3 % 3]
+    parts = colorsys.hls_to_rgb(label * GOLDEN_RATIO % 1, lightness, saturation)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in parts)
+
+
+def method_colour(number: int) -> str:
+    """Return the colour of a method in pictures."""
+    return "#" + METHOD_COLOURS[number % METHODS]
 
 
 def rgb(colour: str) -> tuple[int, ...]:
@@ -43,5 +49,5 @@ def rgb(colour: str) -> tuple[int, ...]:
 
 
 def method_class(number: int) -> str:
-    """The class that gives a method its colour in figures.css."""
+    """Return the class that gives a method its colour in figures.css."""
     return f"m{number % METHODS}"

@@ -19,36 +19,36 @@ def line_plot(
     unit: str,
     limits: tuple[float, float] | None = None,
 ) -> Markup:
-    """Curves over epochs: `lines` holds `(name, class for the style sheet, value by epoch)`."""
-    points = {
-        (epoch, value) for _, _, line in lines for epoch, value in line.items() if value is not None
-    }
+    """Draw curves over epochs: `lines` holds `(name, class for the style, value by epoch)`."""
+    points = set()
+    for _, _, line in lines:
+        points |= {(epoch, value) for epoch, value in line.items() if value is not None}
     if not points:
         return Markup("")
     last = max(epoch for epoch, _ in points)
-    low, high = limits or (min(value for _, value in points), max(value for _, value in points))
+    values = [value for _, value in points]
+    low, high = limits or (min(values), max(values))
     width, height, left, right = 540, 210, 44, 530
     x, y = Axis(0, last, left, right), Axis(low, high, height - 32, 24)
     parts = [*titled(title, unit, left, right), *grid_up(y, left, right)]
-    parts += [
-        text(x(tick), height - 19, "tick", f"{tick:g}") for tick in x.ticks() if tick == int(tick)
-    ]
+    whole = [tick for tick in x.ticks() if tick == int(tick)]
+    parts += [text(x(tick), height - 19, "tick", f"{tick:g}") for tick in whole]
     parts.append(text(right, height - 4, "unit", "epoch"))
+    curve = Markup('<polyline points="{}" class="{}"><title>{}</title></polyline>')
     for name, style, line in lines:
-        # A gap where a value is missing, not a line across it.
-        runs: list[list[str]] = [[]]
-        for epoch, value in _thin(line):
-            if value is None:
-                runs.append([])
-            else:
-                runs[-1].append(f"{x(epoch):.1f},{y(min(max(value, low), high)):.1f}")
-        curve = Markup('<polyline points="{}" class="{}"><title>{}</title></polyline>')
-        parts += [
-            curve.format(" ".join(run if len(run) > 1 else run * 2), style, name)
-            for run in runs
-            if run
-        ]
+        parts += [curve.format(" ".join(run), style, name) for run in _runs(line, x, y)]
     return svg(width, height, f"{title}, {unit} over {last + 1} epochs, {len(lines)} curves", parts)
+
+
+def _runs(line: Mapping[int, float | None], x: Axis, y: Axis) -> list[list[str]]:
+    """Return the points of a curve, with a gap where a value is missing, not a line across it."""
+    runs: list[list[str]] = [[]]
+    for epoch, value in _thin(line):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append(f"{x(epoch):.1f},{y(min(max(value, y.low), y.high)):.1f}")
+    return [run * 2 if len(run) == 1 else run for run in runs if run]
 
 
 def _thin(line: Mapping[int, float | None]) -> list[tuple[int, float | None]]:

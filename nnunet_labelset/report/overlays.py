@@ -18,7 +18,7 @@ from nnunet_labelset.evaluation.scores import checked_labels
 from nnunet_labelset.io.place import Place, geometry_difference
 from nnunet_labelset.io.volume import Volume, oriented, read_voxels
 from nnunet_labelset.nnunet.names import FIRST_CHANNEL
-from nnunet_labelset.report.colours import ERROR_COLOURS
+from nnunet_labelset.report.colours import ERROR_KINDS
 
 MARGIN = 4  # voxels around what the reference labels
 FRAMES = 10  # axial slices to choose from
@@ -52,7 +52,7 @@ class DrawnCase:
         kinds = error_kinds(membership)
         whole = [_errors(kinds, reference, array) for array in predictions]
         self.error_counts = [
-            dict(zip(ERROR_COLOURS, map(int, counts[1:]), strict=True)) for counts in whole
+            dict(zip(ERROR_KINDS, map(int, counts[1:]), strict=True)) for counts in whole
         ]
         labelled = ~membership[:, 0]  # what is certainly not background
         foreground = next(
@@ -132,7 +132,7 @@ def find_image(reference_file: str | Path, case: str, file_ending: str) -> Path 
 
 def error_kinds(membership: np.ndarray) -> np.ndarray:
     """By value and predicted leaf `(K, C)`: 0 what may be right, else missed, invented, wrong label
-    (ERROR_COLOURS).
+    (ERROR_KINDS).
     """
     kinds = np.zeros(membership.shape, np.uint8)
     kinds[~membership] = 3
@@ -146,7 +146,7 @@ def _errors(kinds: np.ndarray, reference: np.ndarray, prediction: np.ndarray) ->
     """How many voxels are of each kind."""
     planes = zip(reference, prediction, strict=True)
     return np.sum(
-        [np.bincount(kinds[pair].ravel(), minlength=len(ERROR_COLOURS) + 1) for pair in planes],
+        [np.bincount(kinds[pair].ravel(), minlength=len(ERROR_KINDS) + 1) for pair in planes],
         axis=0,
     )
 

@@ -75,6 +75,11 @@ def details(title: object, body: Markup) -> Markup:
     return Markup("<details><summary>{}</summary>{}</details>").format(title, body)
 
 
+def folded(title: object, body: Markup, fold: bool) -> Markup:
+    """Return a body, folded if it is long."""
+    return details(title, body) if fold else body
+
+
 def header(content: object) -> Cell:
     """The name of a row, read out with each of its cells."""
     return Cell(escape(content), "", "row")
@@ -101,9 +106,8 @@ def table(
     kind: str = "sortable",
 ) -> Markup:
     """A table; the first `texts` columns hold words, and a line separates groups of rows."""
-    return scroll(
-        caption, _filled("table.html", columns=columns, groups=groups, texts=texts, kind=kind)
-    )
+    content = _filled("table.html", columns=columns, groups=groups, texts=texts, kind=kind)
+    return scroll(f"Table: {caption}", content)  # not the name of its section, a landmark as well
 
 
 def scroll(label: str, content: Markup) -> Markup:
@@ -125,22 +129,22 @@ def plots(figures: Iterable[Markup], kind: str = "plots") -> Markup:
 
 
 def legend(items: Iterable[tuple[str, str]]) -> Markup:
-    """Return names with a coloured square.
-
-    `hatch` is drawn as stripes, `pattern: KIND` as that kind of error, `line: STYLE` as a line.
+    """Return names with a sign: a coloured square, stripes (`hatch`), the pattern of a kind of
+    error (`pattern: KIND`), or a line (`line:STYLE`, on black `contour:STYLE`).
     """
-    parts = []
-    for colour, name in items:
-        if colour == "hatch":
-            sign = Markup('<span class="chip hatch"></span>')
-        elif colour.startswith("pattern:"):
-            sign = Markup('<span class="chip {}"></span>').format(colour[9:])
-        elif colour.startswith("line:"):
-            sign = Markup('<span class="line" style="border-top:{}"></span>').format(colour[5:])
-        else:
-            sign = Markup('<span class="chip" style="background:{}"></span>').format(colour)
-        parts.append(Markup("<li>{}{}</li>").format(sign, name))
-    return Markup('<ul class="legend">{}</ul>').format(join(parts))
+    entries = (Markup("<li>{}{}</li>").format(_sign(sign), name) for sign, name in items)
+    return Markup('<ul class="legend">{}</ul>').format(join(entries))
+
+
+def _sign(sign: str) -> Markup:
+    kind, _, style = sign.partition(":")
+    if kind in ("line", "contour"):
+        return Markup('<span class="{}" style="border-top:2px {}"></span>').format(kind, style)
+    if kind == "pattern":
+        return Markup('<span class="chip {}"></span>').format(style.strip())
+    if kind == "hatch":
+        return Markup('<span class="chip hatch"></span>')
+    return Markup('<span class="chip" style="background:{}"></span>').format(sign)
 
 
 def link(path: str | Path, folder: Path, shown: str | None = None) -> Markup:

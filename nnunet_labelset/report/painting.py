@@ -11,22 +11,27 @@ import io
 from collections.abc import Iterable
 
 import numpy as np
+import scipy
 from markupsafe import Markup
 from PIL import Image, ImageDraw, ImageFont
 
 from nnunet_labelset.report.colours import (
-    CONTOUR_COLOURS,
-    ERROR_COLOURS,
-    LEAF_COLOURS,
-    leaf_colour,
+    ERROR_COLOUR,
+    ERROR_KINDS,
+    REFERENCE_COLOUR,
+    label_colour,
+    method_colour,
     rgb,
 )
 from nnunet_labelset.report.overlays import DrawnCase
 from nnunet_labelset.report.page import join
 
 SIDE = 220  # pixels of the longer side of a slice
-SMALLEST_NUMBERED = 200  # pixels of a region that has room for a number
-FILL = 150  # of 255
+SMALLEST_NUMBERED = 120  # pixels of a label that has room for its number
+FILL = 90  # of 255: the scan stays visible
+SHADE = 150  # of 255: what darkens the scan between the lines of a pattern
+HALO = 90  # of 255: the same beside contours
+STRIPE = 3  # pixels of a line in a pattern; pictures are shown at half of their size
 
 
 class Painter:
@@ -49,26 +54,31 @@ class Painter:
         return self._add(f"prediction{method}", self._filled(self.case.predictions[method]))
 
     def contours(self, method: int) -> str:
-        """Borders of the reference, of the prediction, and where both have one
-        (CONTOUR_COLOURS).
+        """Draw the borders of the prediction, dashed in the colour of its method, then those of the
+        reference, on a shade that separates them from a bright scan.
         """
         arrays = (self.case.reference, self.case.predictions[method])
         reference, prediction = (_borders(self._stack(array)) for array in arrays)
-        return self._add(
-            f"contours{method}", _palette(CONTOUR_COLOURS.values())[reference + 2 * prediction]
-        )
+        picture = np.zeros((*reference.shape, 4), np.uint8)
+        picture[_beside(reference | prediction)] = (0, 0, 0, HALO)
+        picture[prediction & _dashes(prediction.shape)] = (*rgb(method_colour(method)), 255)
+        picture[reference] = (*rgb(REFERENCE_COLOUR), 255)
+        return self._add(f"contours{method}", picture)
 
     def errors(self, method: int) -> str:
+        """Paint errors as patterns inside of an outline, because thin ones have no room for a
+        pattern.
+        """
         kinds = self._stack(self.case.errors[method])
-        picture = _palette(ERROR_COLOURS.values())[kinds]
-        picture[_dark_lines(kinds)] = (0, 0, 0, 255)
+        picture = _palette([ERROR_COLOUR] * len(ERROR_KINDS))[kinds]
+        picture[_dark_parts(kinds) & ~_edges(kinds)] = (0, 0, 0, SHADE)
         return self._add(f"errors{method}", self._hatched(picture, under=True))
 
     def definitions(self) -> Markup:
         """The layers, once per case; the pictures refer to them."""
         return Markup(
-            '<svg width="0" height="0" style="position:absolute" '
-            'aria-hidden="true"><defs>{}</defs></svg>'
+            '<svg width="0" height="0" style="position:absolute" aria-hidden="true">'
+            "<defs>{}</defs></svg>"
         ).format(join(self.layers))
 
     def picture(self, label: str, *layers: str) -> Markup:
@@ -80,8 +90,7 @@ class Painter:
         frames = [first, *range(len(self.case.axial), len(self.shapes))]
         window = Markup(
             '<svg xmlns="http://www.w3.org/2000/svg" viewBox="{} {} {w} {}" style="flex:{w} 1 0" '
-            'role="img" '
-            'aria-label="{}, {}"{}>{}</svg>'
+            'role="img" aria-label="{}, {}"{}>{}</svg>'
         )
         views = []
         for frame, view in zip(frames, self.case.views, strict=True):
@@ -97,8 +106,7 @@ class Painter:
             return Markup("")
         return Markup(
             '<p class="tools" hidden><label>Axial slice <input type="range" data-moves="{}" '
-            'data-step="{}" min="0" '
-            'max="{}" value="{}"></label> <output></output></p>'
+            'data-step="{}" min="0" max="{}" value="{}"></label> <output></output></p>'
         ).format(
             self.name,
             self.height,
@@ -127,30 +135,24 @@ class Painter:
         return picture
 
     def _filled(self, array: np.ndarray) -> np.ndarray:
-        """Leaves in their colours, with their edges; of more leaves than colours that can be told
-        apart, with numbers.
-
-        Edges and numbers together would be too large for a page.
-        """
+        """Return labels as outlines in their colours with a pale filling, and their numbers."""
         labels = self._stack(array)
-        colours = _palette(map(leaf_colour, range(1, self.case.num_leaves)), FILL)
-        picture = np.append(colours, colours[:1], axis=0)[
-            labels
-        ]  # (h, w, 4); what is unannotated has no colour
-        if self.case.num_leaves - 1 <= len(LEAF_COLOURS):
-            picture[..., 3][_edges(labels) & (picture[..., 3] > 0)] = 255
-            return picture
+        colours = _palette(map(label_colour, range(1, self.case.num_leaves)), FILL)
+        # What is unannotated has no colour.
+        picture = np.append(colours, colours[:1], axis=0)[labels]  # (h, w, 4)
+        picture[..., 3][_edges(labels) & (picture[..., 3] > 0)] = 255
         canvas = Image.fromarray(picture)
-        draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(size=10)
+        draw = ImageDraw.Draw(canvas)
+        font = ImageFont.load_default(size=16)
         draw.fontmode = "1"  # without grey edges, which would double the size
         for number, frame in enumerate(labels.reshape(-1, self.height, self.width)):
             sizes = np.bincount(frame.ravel(), minlength=self.case.num_leaves)
-            for leaf in np.flatnonzero(sizes[1 : self.case.num_leaves] >= SMALLEST_NUMBERED) + 1:
-                y, x = _inner_point(frame == leaf)
+            large = np.flatnonzero(sizes[1 : self.case.num_leaves] >= SMALLEST_NUMBERED) + 1
+            for label in large:
+                y, x = _inner_point(frame == label)
                 place = (x, y + number * self.height)
-                draw.text(
-                    place, str(leaf), "white", font, "mm", stroke_width=1, stroke_fill="black"
-                )
+                text = str(label)
+                draw.text(place, text, "white", font, "mm", stroke_width=1, stroke_fill="black")
         return np.array(canvas)
 
     def _add(self, layer: str, picture: np.ndarray, quality: int | None = None) -> str:
@@ -171,9 +173,9 @@ def _palette(colours: Iterable[str], alpha: int = 255) -> np.ndarray:
 
 
 def _inner_point(mask: np.ndarray) -> tuple[int, int]:
-    """The pixel of a region that is nearest to its middle: inside also where the region is bent."""
-    places = np.argwhere(mask)
-    y, x = places[np.argmin(((places - places.mean(0)) ** 2).sum(1))]
+    """Return the pixel that is farthest from the border: a number there covers no other label."""
+    depth = scipy.ndimage.distance_transform_edt(np.pad(mask, 1))[1:-1, 1:-1]
+    y, x = np.unravel_index(np.argmax(depth), mask.shape)
     return int(y), int(x)
 
 
@@ -190,9 +192,20 @@ def _edges(labels: np.ndarray) -> np.ndarray:
     return _borders(labels) | _borders(labels[::-1, ::-1])[::-1, ::-1]
 
 
-def _dark_lines(kinds: np.ndarray) -> np.ndarray:
-    """Return where a pattern is black: rows, columns or squares, by kind of error."""
-    row, column = np.indices(kinds.shape) % 4 < 2
+def _beside(lines: np.ndarray) -> np.ndarray:
+    """Return pixels within one of a line."""
+    return scipy.ndimage.binary_dilation(lines, np.ones((3, 3), bool))
+
+
+def _dashes(shape: tuple[int, ...]) -> np.ndarray:
+    """Return two of three diagonals of squares: lines through them are dashed in any direction."""
+    row, column = np.indices(shape) // 2
+    return (row + column) % 3 > 0
+
+
+def _dark_parts(kinds: np.ndarray) -> np.ndarray:
+    """Return where a pattern is dark: rows, columns or squares, by kind of error."""
+    row, column = np.indices(kinds.shape) // STRIPE % 2 == 1
     patterns = np.stack([np.zeros_like(row), row, column, row ^ column])  # (4, h, w)
     return np.take_along_axis(patterns, kinds[None].astype(np.int64), axis=0)[0]
 

@@ -20,11 +20,13 @@ from nnunet_labelset.report.svg import (
     marks,
     svg,
     text,
-    ticks,
     titled,
 )
 
 WIDTH = 360
+FOREST_WIDTH = 460
+MOST_NAME = 170  # of a forest plot's width
+LONG = 20  # rows: more do not fit into a window
 
 
 @dataclass(frozen=True)
@@ -93,73 +95,122 @@ def forest_plot(
     high: float,
     unit: str,
 ) -> Markup:
-    """A row per leaf: the mean of every method and its interval. For more leaves than anybody looks
-    at one by one.
+    """Draw a row per label: the mean of every method and its interval. A long plot has its axis at
+    both ends.
     """
-    left, right, top, step = 240, 2 * WIDTH - 16, 44, 6
-    height = step * len(methods) + 6
+    longest = max(len(name) for name, _ in rows)
+    left = min(MOST_NAME, 16 + 5.9 * longest)
+    right, top, step = FOREST_WIDTH - 16, 52, 6
+    height = max(14, step * len(methods) + 6)
     bottom = top + height * len(rows)
     x = Axis(low, high, left, right)
     parts = [*titled(title, unit, 8, right), *grid_across(x, top, bottom)]
-    for number, method in enumerate(methods):
-        place = left + (right - left) * number / len(methods)
-        parts += [dot(place, 30, number), text(place + 8, 34, "tick-left", method)]
-    dots, lines = [""] * len(methods), [""] * len(methods)
-    for row, (name, means) in enumerate(rows):
-        y = top + height * row
-        parts.append(text(left - 8, y + height / 2 + 4, "tick-right", name))
-        for number, mean in enumerate(means):
-            if mean:
-                middle, start, end = map(x, mean)
-                at = y + 3 + step * (number + 0.5)
-                dots[number] += f"M{middle:.1f} {at:.0f}{DOT}"
-                lines[number] += f"M{start:.1f} {at:.0f}H{end:.1f}"
+    parts += _method_names(methods, left, right)
+    if len(rows) > LONG:
+        parts += [text(x(tick), top - 4, "tick", f"{tick:g}") for tick in x.ticks()]
+    for row, (name, _) in enumerate(rows):
+        y = top + height * (row + 0.5) + 4
+        parts.append(text(left - 8, y, "tick-right", name, left - 10))
     for number in range(len(methods)):
-        for kind, path in (("whiskers", lines), ("marks", dots)):
-            parts.append(
-                Markup('<path class="{} {}" d="{}"/>').format(
-                    kind, method_class(number), path[number]
-                )
-            )
-    return svg(
-        2 * WIDTH,
-        bottom + 18,
-        f"{title}, {unit}: mean and 95 % interval of {len(rows)} labels",
-        parts,
-    )
+        places = top + height / 2 + step * (number - (len(methods) - 1) / 2)
+        means = [row_means[number] for _, row_means in rows]
+        parts += _forest_marks(means, x, places, height, number)
+    words = f"{title}, {unit}: mean and 95 % interval of {len(rows)} labels"
+    return svg(FOREST_WIDTH, bottom + 18, words, parts)
+
+
+def _method_names(methods: Sequence[str], left: float, right: float) -> list[Markup]:
+    """Return the colours of the methods, side by side above a plot."""
+    parts = []
+    room = (right - left) / len(methods)
+    for number, method in enumerate(methods):
+        place = left + room * number
+        parts += [dot(place, 30, number), text(place + 8, 34, "tick-left", method, room - 12)]
+    return parts
+
+
+def _forest_marks(
+    means: Sequence[tuple[float, float, float] | None],
+    x: Axis,
+    first: float,
+    height: float,
+    number: int,
+) -> list[Markup]:
+    """Return the means and intervals of one method as two paths."""
+    dots = lines = ""
+    for row, mean in enumerate(means):
+        if mean:
+            middle, start, end = map(x, mean)
+            y = first + height * row
+            dots += f"M{middle:.1f} {y:.0f}{DOT}"
+            lines += f"M{start:.1f} {y:.0f}H{end:.1f}"
+    path = Markup('<path class="{} {}" d="{}"/>')
+    style = method_class(number)
+    return [path.format("whiskers", style, lines), path.format("marks", style, dots)]
+
+
+Point = tuple[float, float] | None  # mean of both volumes, predicted minus reference
+
+
+@dataclass(frozen=True)
+class VolumeAxes:
+    """The ends of both axes: the same for all methods, so that their plots can be compared."""
+
+    means: tuple[float, float]
+    differences: tuple[float, float]
+
+    @classmethod
+    def of(cls, methods: Sequence[Sequence[Point]]) -> VolumeAxes:
+        means: list[float] = []
+        ends = [0.0]
+        for points in methods:
+            known = [point for point in points if point is not None]
+            means += [mean for mean, _ in known]
+            differences = [difference for _, difference in known]
+            if differences:
+                ends += [*differences, *limits_of_agreement(differences)]
+        return cls(means=_padded(means), differences=_padded(ends))
+
+
+def limits_of_agreement(differences: Sequence[float]) -> tuple[float, float]:
+    """Return 1.96 standard deviations around the bias."""
+    bias = float(np.mean(differences))
+    sd = float(np.std(differences, ddof=1)) if len(differences) > 1 else 0.0
+    return bias - 1.96 * sd, bias + 1.96 * sd
+
+
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    """Return ends with some room, because a mark on the border is cut."""
+    low, high = min(values), max(values)
+    room = 0.06 * (high - low) or 0.5 * abs(high) or 1.0
+    return low - room, high + room
 
 
 def bland_altman(
-    title: str, number: int, points: Sequence[tuple[float, float] | None], unit: str
+    title: str, number: int, points: Sequence[Point], unit: str, axes: VolumeAxes
 ) -> Markup:
-    """Predicted minus reference volume over their mean, with the bias and 1.96 standard deviations
-    around it.
+    """Draw predicted minus reference volume over their mean, with the bias and the limits of
+    agreement.
     """
-    means, differences = np.array([point for point in points if point is not None], dtype=float).T
     height, left, right, top = 206, 48, WIDTH - 16, 26
     bottom = height - 48
-    bias, sd = differences.mean(), differences.std(ddof=1) if len(differences) > 1 else 0.0
-    limits = (bias - 1.96 * sd, bias + 1.96 * sd)
-    low, high = min(0.0, differences.min(), limits[0]), max(0.0, differences.max(), limits[1])
-    low, high = (low, high) if high > low else (-1.0, 1.0)
-    last = means.max() or 1.0
-    x, y = Axis(0, 1.05 * last, left, right), Axis(low, high, bottom, top)
+    differences = [point[1] for point in points if point is not None]
+    bias = float(np.mean(differences))
+    limits = limits_of_agreement(differences)
+    x = Axis(*axes.means, left, right)
+    y = Axis(*axes.differences, bottom, top)
     parts = [*titled(title, unit, left, right), *grid_up(y, left, right)]
-    parts += [text(x(tick), bottom + 13, "tick", f"{tick:g}") for tick in ticks(0, last, 4)]
+    parts += [text(x(tick), bottom + 13, "tick", f"{tick:g}") for tick in x.ticks(4)]
     parts.append(text(right, height - 20, "unit", f"mean of both volumes, {unit}"))
-    for value, style in (
-        (0.0, "zero"),
-        (bias, "median"),
-        *((limit, "limit") for limit in limits if sd),
-    ):
-        parts.append(line(left, y(value), right, y(value), style))
+    parts += [line(left, y(0), right, y(0), "zero"), line(left, y(bias), right, y(bias), "median")]
+    if limits[0] < limits[1]:
+        parts += [line(left, y(limit), right, y(limit), "limit") for limit in limits]
     places = [None if point is None else (x(point[0]), y(point[1])) for point in points]
     parts.append(marks(places, [False] * len(places), number))
     agreement = f"limits of agreement {limits[0]:.2f} to {limits[1]:.2f}"
     parts.append(text(left, height - 4, "tick-left", f"bias {bias:.2f}, {agreement}"))
-    return svg(
-        WIDTH, height, f"{title}: n = {len(means)}, bias {bias:.2f} {unit}, {agreement}", parts
-    )
+    words = f"{title}: n = {len(differences)}, bias {bias:.2f} {unit}, {agreement}"
+    return svg(WIDTH, height, words, parts)
 
 
 def rank_plot(ranks: Sequence[tuple[str, float]]) -> Markup:

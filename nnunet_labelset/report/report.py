@@ -16,7 +16,7 @@ from nnunet_labelset.evaluation.results import Comparison, Evaluation, Score
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.nnunet.logs import Curves
 
-WIDE = 10  # more leaves than this stand in rows, not in columns
+WIDE = 10  # more labels than this stand in rows, not in columns
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Report:
 
     @cached_property
     def structures(self) -> list[str]:
-        """Leaves, then unions and regions."""
+        """Return labels, then unions and regions."""
         return list(
             dict.fromkeys(name for result in self.results.values() for name in result.structures)
         )

@@ -14,9 +14,15 @@ import SimpleITK as sitk  # noqa: N813
 from PIL import Image
 
 from nnunet_labelset.contract import Protocol
-from nnunet_labelset.report.colours import CONTOUR_COLOURS, ERROR_COLOURS, leaf_colour, rgb
+from nnunet_labelset.report.colours import (
+    ERROR_COLOUR,
+    REFERENCE_COLOUR,
+    label_colour,
+    method_colour,
+    rgb,
+)
 from nnunet_labelset.report.overlays import DrawnCase
-from nnunet_labelset.report.painting import Painter, _dark_lines
+from nnunet_labelset.report.painting import FILL, STRIPE, Painter, _dark_parts, _dashes
 from nnunet_labelset.report.report import Report
 from nnunet_labelset.report.sections.pictures import choose_cases, most_disputed, rank_cases
 from tests.helpers.evaluation import made_case, made_evaluation, made_score
@@ -66,25 +72,27 @@ def test_unannotated_regions_are_hatched_and_never_errors(tmp_path: Path) -> Non
     prediction = np.where(truth == 2, 0, truth).astype(np.uint8)  # wrong, but nobody can know
     painter = Painter(drawn(tmp_path, reference, prediction, [*PLAIN, {0, 1, 2}]), "x")
     errors = layer(painter, painter.errors(0))
-    assert not any(has(errors, colour).any() for colour in ERROR_COLOURS.values())
+    assert not has(errors, ERROR_COLOUR).any()
     assert errors[..., 3].any(), "stripes"
     picture = layer(painter, painter.reference())
-    assert has(picture, leaf_colour(1)).any()
-    assert not has(picture, leaf_colour(2)).any()
+    assert has(picture, label_colour(1)).any()
+    assert not has(picture, label_colour(2)).any()
     complete = Painter(drawn(tmp_path, truth, prediction, [*PLAIN, {0, 1, 2}]), "x")
-    assert has(layer(complete, complete.errors(0)), ERROR_COLOURS["missed"]).any()
-    assert has(layer(complete, complete.reference()), leaf_colour(2)).any()
+    assert has(layer(complete, complete.errors(0)), ERROR_COLOUR).any()
+    assert has(layer(complete, complete.reference()), label_colour(2)).any()
 
 
-def test_contours_tell_reference_prediction_and_both(tmp_path: Path) -> None:
+def test_contours_tell_reference_and_prediction(tmp_path: Path) -> None:
+    """A solid line, and a dashed one in the colour of its method where the two differ."""
     same = Painter(drawn(tmp_path, volume(), volume(), PLAIN), "x")
     picture = layer(same, same.contours(0))
-    assert {
-        which: bool(has(picture, colour).any()) for which, colour in CONTOUR_COLOURS.items()
-    } == {**{"reference": False, "prediction": False, "both": True}}
+    assert has(picture, REFERENCE_COLOUR).any()
+    assert not has(picture, method_colour(0)).any()
     moved = Painter(drawn(tmp_path, volume(), np.roll(volume(), 2, axis=1), PLAIN), "x")
     picture = layer(moved, moved.contours(0))
-    assert all(has(picture, colour).any() for colour in CONTOUR_COLOURS.values())
+    assert has(picture, REFERENCE_COLOUR).any()
+    assert has(picture, method_colour(0)).any()
+    assert not has(picture, method_colour(1)).any()
 
 
 def test_stray_voxels_of_a_prediction_do_not_shrink_the_pictures(tmp_path: Path) -> None:
@@ -156,7 +164,7 @@ def test_patients_are_shown_upright_whatever_the_axes_of_the_file(
         DrawnCase(paths[0], paths[1:], Protocol.complete(3, has_ignore=False), None), "x"
     )
     coronal = layer(painter, painter.prediction(0))[-2]
-    top, rest = (np.nonzero(has(coronal, leaf_colour(leaf)))[0] for leaf in (2, 1))
+    top, rest = (np.nonzero(has(coronal, label_colour(leaf)))[0] for leaf in (2, 1))
     assert top.max() < rest.min()
 
 
@@ -165,17 +173,19 @@ def test_2d_images(tmp_path: Path) -> None:
     painter = Painter(drawn(tmp_path, reference, np.roll(reference, 1, axis=0), PLAIN), "x")
     assert painter.case.views == ("axial",)
     assert painter.slider() == ""
-    assert has(layer(painter, painter.errors(0)), ERROR_COLOURS["missed"]).any()
+    assert has(layer(painter, painter.errors(0)), ERROR_COLOUR).any()
 
 
-def test_more_leaves_than_colours_carry_numbers(tmp_path: Path) -> None:
+def test_labels_carry_numbers_and_outlines(tmp_path: Path) -> None:
+    """Readers who see no colours tell labels apart, however many there are."""
     truth = volume()
-    nine, ten = (
-        Painter(drawn(tmp_path, truth, truth, [{leaf} for leaf in range(n + 1)], leaves=n + 1), "x")
-        for n in (9, 10)
-    )
-    assert not has(layer(nine, nine.prediction(0)), "#FFFFFF").any()
-    assert has(layer(ten, ten.prediction(0)), "#FFFFFF").any()
+    for n in (2, 9, 117):
+        case = drawn(tmp_path, truth, truth, [{leaf} for leaf in range(n + 1)], leaves=n + 1)
+        painter = Painter(case, "x")
+        picture = layer(painter, painter.prediction(0))
+        assert has(picture, "#FFFFFF").any(), "numbers"
+        opacity = picture[has(picture, label_colour(1))][:, 3]
+        assert set(opacity.tolist()) == {FILL, 255}, "a pale filling inside of an outline"
 
 
 def made_report(**scores: dict[str, dict[str, float | None]]) -> Report:
@@ -248,10 +258,28 @@ def test_the_best_method_is_that_of_the_overview() -> None:
 
 def test_kinds_of_errors_differ_without_colour() -> None:
     """Rows, columns and squares: a reader who sees no colours tells them apart."""
-    dark = [_dark_lines(np.full((8, 8), kind)) for kind in (1, 2, 3)]
-    assert not _dark_lines(np.zeros((8, 8), int)).any()
-    assert all((lines.sum() == 32) for lines in dark)
+    side = 4 * STRIPE
+    dark = [_dark_parts(np.full((side, side), kind)) for kind in (1, 2, 3)]
+    assert not _dark_parts(np.zeros((side, side), int)).any()
+    assert all(2 * lines.sum() == lines.size for lines in dark)
     assert (dark[0] == dark[0][:, :1]).all()
     assert (dark[1] == dark[1][:1]).all()
     assert not (dark[2] == dark[2][:, :1]).all()
     assert not (dark[2] == dark[2][:1]).all()
+
+
+def test_thin_errors_are_seen(tmp_path: Path) -> None:
+    """One row of voxels has no room for a pattern, but an outline."""
+    truth = volume()
+    prediction = truth.copy()
+    prediction[:, 3] = 0
+    painter = Painter(drawn(tmp_path, truth, prediction, PLAIN), "x")
+    errors = layer(painter, painter.errors(0))
+    assert has(errors, ERROR_COLOUR).sum() > (errors[..., 3] > 0).sum() / 2
+
+
+def test_prediction_lines_are_dashed_in_every_direction() -> None:
+    dashes = _dashes((60, 60))
+    diagonal = np.arange(60)
+    for line in (dashes[7], dashes[:, 7], dashes[diagonal, diagonal], dashes[diagonal, -diagonal]):
+        assert 0.2 < line.mean() < 1.0

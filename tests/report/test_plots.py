@@ -8,10 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnunet_labelset.report.colours import METHODS, leaf_colour
+from nnunet_labelset.report.colours import (
+    ERROR_COLOUR,
+    METHODS,
+    REFERENCE_COLOUR,
+    label_colour,
+    method_colour,
+)
 from nnunet_labelset.report.curves import line_plot
 from nnunet_labelset.report.page import asset
-from nnunet_labelset.report.plots import PlotRow, bland_altman, forest_plot, rank_plot, strip_plot
+from nnunet_labelset.report.plots import (
+    PlotRow,
+    VolumeAxes,
+    bland_altman,
+    forest_plot,
+    rank_plot,
+    strip_plot,
+)
 from nnunet_labelset.report.svg import ticks
 from tests.helpers.report import Page
 
@@ -36,7 +49,8 @@ def test_long_names_fit() -> None:
     it all.
     """
     for length, shown in ((20, 20), (50, 50), (500, None)):
-        plot = bland_altman("x" * length, 0, [(10.0, 1.0), (20.0, 3.0)], "ml")
+        points = [(10.0, 1.0), (20.0, 3.0)]
+        plot = bland_altman("x" * length, 0, points, "ml", VolumeAxes.of([points]))
         ((fit, title),) = re.findall('class="plot-title"(.*?)>(.*?)</text>', plot)
         assert ("textLength" in fit) == (length > 20)
         assert len(title) == shown or (shown is None and title.endswith("…") and len(title) < 100)
@@ -64,14 +78,26 @@ def test_two_hundred_cases_are_two_elements() -> None:
 
 
 def test_bland_altman_by_hand() -> None:
-    plot = bland_altman("leaf", 0, [(10.0, 1.0), None, (20.0, 3.0)], "ml")
+    points = [(10.0, 1.0), None, (20.0, 3.0)]
+    plot = bland_altman("leaf", 0, points, "ml", VolumeAxes.of([points]))
     Page(plot)
     # differences 1 and 3: mean 2, standard deviation sqrt(2)
     assert "n = 2, bias 2.00 ml, limits of agreement -0.77 to 4.77" in plot
+    assert ">bias 2.00, limits of agreement -0.77 to 4.77</text>" in plot, "printed"
     assert plot.count('class="limit"') == 2
-    same = bland_altman("leaf", 0, [(10.0, 0.0)], "ml")
+    same = bland_altman("leaf", 0, [(10.0, 0.0)], "ml", VolumeAxes.of([[(10.0, 0.0)]]))
     assert "bias 0.00" in same
     assert 'class="limit"' not in same
+
+
+def test_volumes_of_all_methods_have_one_axis() -> None:
+    methods = [[(10.0, 1.0), (20.0, 3.0)], [(12.0, -9.0), None]]
+    axes = VolumeAxes.of(methods)
+    plots = [bland_altman("leaf", 0, points, "ml", axes) for points in methods]
+    ticks = [re.findall('class="tick(?:-right)?"[^>]*>([^<]*)<', plot) for plot in plots]
+    assert ticks[0] == ticks[1]
+    assert axes.means[0] < 10 < 20 < axes.means[1]
+    assert axes.differences[0] < -9 < 4.77 < axes.differences[1]
 
 
 def test_ranks_are_in_order() -> None:
@@ -79,12 +105,15 @@ def test_ranks_are_in_order() -> None:
     assert "1 is best: a 1.20, b 1.90, c 2.90" in rank_plot(ranks[::-1])
 
 
-def test_many_leaves_are_rows_of_one_plot() -> None:
-    rows = [(f"leaf {number}", [(50.0, 40.0, 60.0), None]) for number in range(117)]
-    plot = forest_plot("Dice", ["m", "n"], rows, 0, 100, "%")
-    Page(plot)
-    assert plot.count("<path") == 4
-    assert plot.count("<text") < 117 + 12
+def test_many_labels_are_rows_of_one_plot() -> None:
+    """A long plot has its axis on top as well: the bottom is screens away."""
+    for count, axes in ((10, 1), (117, 2)):
+        rows = [(f"leaf {number}", [(50.0, 40.0, 60.0), None]) for number in range(count)]
+        plot = forest_plot("Dice", ["m", "n"], rows, 0, 100, "%")
+        Page(plot)
+        assert plot.count("<path") == 4
+        assert len(re.findall('class="tick"[^>]*>50|class="tick"[^>]*>40', plot)) == axes
+        assert plot.count("<text") < count + 20
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(3, 8))
@@ -122,4 +151,15 @@ def test_marks_have_a_contrast_of_three_to_one(mode: int) -> None:
 
 
 def test_no_two_leaves_share_a_colour() -> None:
-    assert len({leaf_colour(leaf) for leaf in range(1, 118)}) == 117
+    assert len({label_colour(leaf) for leaf in range(1, 118)}) == 117
+
+
+def test_a_colour_has_one_meaning() -> None:
+    labels = {label_colour(label).upper() for label in range(1, 118)}
+    methods = {method_colour(number).upper() for number in range(METHODS)}
+    night = asset("figures.css").split("@media")[1]
+    assert {colour.upper() for colour in re.findall(r"--m\d: (#\w+)", night)} == methods
+    assert len(methods) == METHODS
+    assert not labels & methods
+    assert ERROR_COLOUR not in labels | methods
+    assert REFERENCE_COLOUR not in labels | methods

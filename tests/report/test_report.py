@@ -39,7 +39,7 @@ def make(study: Path, *options: str) -> str:
 
 def cells(html: str, name: str) -> list[list[str]]:
     """The text of a table."""
-    body = html[html.index(f'aria-label="{name}"') :].split("</table>")[0]
+    body = html[html.index(f'aria-label="Table: {name}"') :].split("</table>")[0]
     rows = [
         re.findall(r"(?s)<t[hd][ >].*?</t[hd]>", row)
         for row in re.findall(r"(?s)<tr.*?</tr>", body)
@@ -79,9 +79,9 @@ def test_report_is_whole_escaped_offline_and_readable_aloud(made: tuple[Path, st
     assert not page.all("link")
     assert not page.all("img")
     anchors = {attributes["id"] for attributes in page.all("section")} | {"main"}
-    assert {
-        anchor["href"][1:] for anchor in page.all("a") if anchor["href"].startswith("#")
-    } == anchors
+    links = {anchor["href"][1:] for anchor in page.all("a") if anchor["href"].startswith("#")}
+    drawn = {area["id"] for area in page.all("div") if area.get("class") == "case"}
+    assert anchors <= links <= anchors | drawn
     assert page.all("a")[0]["class"] == "skip"
     areas = [area for area in page.all("div") if area.get("class") == "scroll"]
     assert all(
@@ -190,6 +190,48 @@ def test_missed_is_a_cross(made: tuple[Path, str]) -> None:
     assert made[1].count('class="crosses m0"') == 3, "one in each of dice, nsd and hd95"
 
 
+def test_failures_link_to_the_pictures(made: tuple[Path, str]) -> None:
+    """The missed part of case d is the first failure; its case is drawn, and the link leads there."""
+    study, _ = made
+    html = make(study, "--cases", "d")
+    failures = cells(html, "Failures")
+    assert failures[1][0] == "d"
+    assert failures[1][3:] == ["missed", "0.0"]
+    (target,) = set(re.findall('<a href="#(case[0-9]+)">d</a>', html))
+    assert f'<div class="case" id="{target}"><h3>d ' in html
+    other = make(study, "--cases", "a")
+    assert cells(other, "Failures")[1][0] == "d", "listed, but not drawn"
+    assert ">d</a>" not in other.split('id="failures"')[1].split("</section>")[0]
+
+
+def test_groups_have_intervals_and_tests(study: Path) -> None:
+    """By hand: site x has the cases a, b and d, site y one case without an interval."""
+    (study / "sites.csv").write_text("case,site\na,x\nb,x\nd,x\n")
+    references = study / "Dataset001_Tiny" / "labelsTs"
+    options = ["--table", str(study / "sites.csv"), "--group-by", "site", "-np", "1"]
+    for method in ("first", "second"):
+        assert main(["evaluate", str(references), str(study / method), *options]) == 0
+    rows = [
+        row for row in cells(make(study, "--worst", "0"), "Means by site") if row[2] == "Dice %"
+    ]
+    by_group = {(row[0], row[1]): row[3:] for row in rows}
+    results, _ = load_results([f"one={study / 'first'}", f"two={study / 'second'}"])
+    compared = comparison(results, "one")
+    (score,) = [
+        score
+        for score in compared.groups
+        if (score.column, score.group, score.metric, score.method) == ("site", "x", "dice", "two")
+    ]
+    n, mean, difference, p = by_group["x", "second"]
+    assert int(n) == score.n == 3
+    assert score.difference is not None
+    assert mean.startswith(f"{100 * score.mean:.1f} [")
+    assert difference.startswith(f"{100 * score.difference.mean_difference:+.1f} [")
+    assert float(p) == score.difference.p == 0.25, "three differences on one side: 2 / 2**3"
+    assert by_group["x", "&lt;script&gt;alert(1)&lt;/script&gt;"][2:] == ["&ndash;", "&ndash;"]
+    assert "[" not in by_group["(not known)", "second"][1], "one case has no interval"
+
+
 def test_coverage_counts_evaluated_and_other_cases(made: tuple[Path, str]) -> None:
     _, html = made
     other, evaluated = "not evaluated (training)", "evaluated"
@@ -206,7 +248,7 @@ def test_coverage_counts_evaluated_and_other_cases(made: tuple[Path, str]) -> No
 
 def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     study, columns = made
-    for module in ("comparison", "coverage", "groups", "pictures", "strips", "volumes"):
+    for module in ("comparison", "coverage", "groups", "leaves", "pictures", "strips", "volumes"):
         monkeypatch.setattr(f"nnunet_labelset.report.sections.{module}.WIDE", 1)
     rows = make(study)
     Page(rows)
@@ -222,7 +264,8 @@ def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.M
     }
     assert [row[1] for row in long[1:4]] == ["Dice %", "NSD %", "HD95 mm"]
     assert "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}" in long[1][0]
-    wide, long = cells(columns, "By protocol"), cells(rows, "By protocol")
+    assert rows.count("<details>") > columns.count("<details>"), "long tables are folded"
+    wide, long = cells(columns, "Labels by protocol"), cells(rows, "Labels by protocol")
     assert sorted(cell for row in wide[1:] for cell in row[4:]) == sorted(
         cell for row in long[1:] for cell in row[2:]
     )
@@ -300,7 +343,7 @@ def test_stale_scores_are_named_first(study: Path, capsys: pytest.CaptureFixture
     warning = html.index(
         "Scores are out of date:</strong> &#39;second&#39;: changed prediction of a"
     )
-    assert warning < html.index('aria-label="Overview"')
+    assert warning < html.index("<main"), "before any number"
     assert "changed prediction of a" in capsys.readouterr().err
 
 

@@ -57,9 +57,9 @@
     var back = area.querySelector("[data-by='-1']"), on = area.querySelector("[data-by='1']");
     var width = data.structures.length, methods = data.methods.length, page = 0, down = false, key = 2, rows = [];
     var words = [], columns = [], metric;
-    var plain = function (text) { return text.toLowerCase().replace(/_/g, " "); };  // as leaves are shown
+    var plain = function (text) { return text.toLowerCase().replace(/_/g, " "); };  // as labels are shown
     data.cases.forEach(function (name, c) {
-      data.structures.forEach(function (leaf) { words.push(plain(name + " " + leaf + " " + data.groups[c])); });
+      data.structures.forEach(function (label) { words.push(plain(name + " " + label + " " + data.groups[c])); });
     });
     var value = function (row, column) {
       if (column === 0) { return data.cases[Math.floor(row / width)]; }
@@ -143,29 +143,71 @@
   });
   all(".tools[hidden]").forEach(function (tools) { tools.hidden = false; });
 
-  // The case of the mark under the pointer.
+  // The case of a mark: of that under the pointer, or of that which the arrow keys have reached.
   var tip = make("div");
   tip.id = "tip";
   tip.hidden = true;
+  tip.setAttribute("role", "status");
   document.body.append(tip);
-  document.addEventListener("pointermove", function (event) {
-    var svg = data && event.target.closest && event.target.closest("figure svg"), least = 6, name = "";
-    all("path[data-i]", svg || tip).forEach(function (path) {
-      var at = new DOMPoint(event.clientX, event.clientY).matrixTransform(path.getScreenCTM().inverse());
+  var marks = function (svg) {
+    var found = [];
+    all("path[data-i]", svg).forEach(function (path) {
+      var numbers = path.dataset.i.split(" "), names = data.cases;
+      if (numbers[0] === "!") { names = names.filter(function (_, i) { return numbers.indexOf(String(i)) < 0; }); }
       path.getAttribute("d").split("M").slice(1).forEach(function (mark, index) {
-        var place = mark.split(/[ a-z]/), distance = Math.hypot(place[0] - at.x, place[1] - at.y);
-        if (distance > least) { return; }
-        var numbers = path.dataset.i.split(" "), names = data.cases;
-        if (numbers[0] === "!") { names = names.filter(function (_, i) { return numbers.indexOf(String(i)) < 0; }); }
-        least = distance;
-        name = names[numbers[0] === "!" ? index : +numbers[index]];
+        var place = mark.split(/[ a-z]/);
+        found.push({
+          x: +place[0], y: +place[1], path: path,
+          name: names[numbers[0] === "!" ? index : +numbers[index]] + (path.classList.contains("crosses") ? ", missed or invented" : "")
+        });
       });
     });
+    return found;
+  };
+  var tell = function (name, left, top) {
     tip.textContent = name;
     tip.hidden = !name;
-    tip.style.left = Math.min(event.pageX + 12, document.documentElement.clientWidth - 160) + "px";
-    tip.style.top = event.pageY + 14 + "px";
+    tip.style.left = Math.min(left + 12, document.documentElement.clientWidth - 160) + "px";
+    tip.style.top = top + 14 + "px";
+  };
+  document.addEventListener("pointermove", function (event) {
+    var svg = data && event.target.closest && event.target.closest("figure svg"), least = 6, name = "";
+    if (!svg && tip.hidden) { return; }
+    (svg ? marks(svg) : []).forEach(function (mark) {
+      var at = new DOMPoint(event.clientX, event.clientY).matrixTransform(mark.path.getScreenCTM().inverse());
+      var distance = Math.hypot(mark.x - at.x, mark.y - at.y);
+      if (distance <= least) { least = distance; name = mark.name; }
+    });
+    tell(name, event.pageX, event.pageY);
   });
+  all("figure svg").forEach(function (svg) {
+    if (!data || !svg.querySelector("path[data-i]")) { return; }
+    var at = -1;
+    svg.tabIndex = 0;
+    svg.addEventListener("keydown", function (event) {
+      var step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (event.key === "Escape") { tell("", 0, 0); }
+      if (!step) { return; }
+      event.preventDefault();
+      var found = marks(svg).sort(function (a, b) { return a.path === b.path ? a.x - b.x : 0; });
+      at = at < 0 && step < 0 ? found.length - 1 : (at + step + found.length) % found.length;
+      var point = new DOMPoint(found[at].x, found[at].y).matrixTransform(found[at].path.getScreenCTM());
+      tell(found[at].name, point.x + window.scrollX, point.y + window.scrollY);
+      show(found[at]);
+    });
+    svg.addEventListener("blur", function () { tell("", 0, 0); show(null); });
+  });
+  // A ring around the mark that the keys have reached.
+  var ring = document.createElementNS("http://www.w3.org/2000/svg", "circle");
+  ring.setAttribute("class", "ring");
+  ring.setAttribute("r", 7);
+  function show(mark) {
+    ring.remove();
+    if (!mark) { return; }
+    ring.setAttribute("cx", mark.x);
+    ring.setAttribute("cy", mark.y);
+    mark.path.parentNode.append(ring);
+  }
 
   // Every figure as an SVG file that needs nothing else.
   var alone = function (figure) {

@@ -6,6 +6,7 @@ from markupsafe import Markup
 
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.notes import p_text
+from nnunet_labelset.evaluation.paired import mean_column
 from nnunet_labelset.evaluation.results import Comparison, PairedTest
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.io.text import spoken
@@ -56,25 +57,29 @@ def _difference(test: PairedTest) -> str:
 
 
 def _case_count(report: Report, test: PairedTest) -> str:
-    """Return in how many of the compared cases `b` has the higher mean Dice."""
-    means = [
-        (report.case_mean(test.a, case), report.case_mean(test.b, case)) for case in report.cases
-    ]
-    known = [(a, b) for a, b in means if a is not None and b is not None]
-    higher = sum(b > a for a, b in known)
-    return f"higher in {higher} of {len(known)} cases"
+    """Return in how many of the compared cases `b` has the higher mean Dice, by the same values as
+    the test.
+    """
+    by_method = {method: result.by_case for method, result in report.results.items()}
+    column = mean_column(by_method, report.cases, report.first.leaves, DICE)
+    pairs = zip(column.values[test.a], column.values[test.b], strict=True)
+    higher = sum(b > a for a, b in pairs)
+    return f"higher in {higher} of {len(column.cases)} cases"
 
 
 def _forest(report: Report) -> Markup:
-    """Labels in rows, the mean first; every method with its interval."""
+    """Return labels in rows, the mean first; every method with its interval."""
     compared = report.compared
     assert compared is not None
     rows = []
+    ends: list[float] = []
     for leaf in (None, *compared.leaves):
         name = MEAN if leaf is None else spoken(leaf)
         cells = [compared.cell(method, leaf, DICE.name) for method in report.methods]
-        rows.append((name, [_interval(cell) for cell in cells]))
-    ends = [end for _, intervals in rows for interval in intervals if interval for end in interval]
+        intervals = [_interval(cell) for cell in cells]
+        rows.append((name, intervals))
+        for interval in intervals:
+            ends += interval or ()
     if not ends:
         return paragraph("Too few cases for intervals.", "note")
     low = 10 * (min(ends) // 10)

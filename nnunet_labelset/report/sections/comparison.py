@@ -9,15 +9,16 @@ from markupsafe import Markup
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.notes import p_text
 from nnunet_labelset.evaluation.results import Cell as Score
-from nnunet_labelset.evaluation.results import Comparison
+from nnunet_labelset.evaluation.results import Comparison, PairedTest
 from nnunet_labelset.io.text import spoken
-from nnunet_labelset.report.page import Cell, bullets, details, header, number, table, text
+from nnunet_labelset.report.page import Cell, bullets, details, folded, header, number, table, text
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Comparison"
 WHOLE_CASE = f"{KNOWN_WRONG.heading}\nof a case"
 MARKS = {"better": "*", "worse": "†", "": ""}
 MOST_TESTS = 100  # that are listed
+TEST_HEADS = ("a", "b", "metric", "pairs", "mean of b - a [95 %]", "p", "effect r", "significant")
 
 
 def body(report: Report) -> Markup:
@@ -27,15 +28,17 @@ def body(report: Report) -> Markup:
     metrics = [METRICS[name] for name in compared.metrics]
     # None is the whole case: the mean over its labels.
     structures = [*compared.leaves, None, *compared.unions]
-    if len(structures) > WIDE:
+    many = len(structures) > WIDE
+    if many:
         columns = [report.unit, "metric", *compared.methods]
         groups = _rows_by_label(compared, structures, metrics)
     else:
         names = [f"{_name(leaf)}\n{_count(compared, leaf)}" for leaf in structures]
         columns = ["method", "metric", *names, WHOLE_CASE]
         groups = _rows_by_method(compared, structures, metrics)
+    content = table("Comparison", columns, groups, 2)
     return (
-        table("Comparison", columns, groups, 2)
+        folded(f"Scores of {len(structures)} {report.unit}s", content, many)
         + bullets(compared.notes)
         + _tests(compared, report.unit)
     )
@@ -105,61 +108,43 @@ def _count(compared: Comparison, leaf: str | None) -> str:
 
 
 def _tests(compared: Comparison, unit: str) -> Markup:
-    """Every pair of methods; of very many tests those with the smallest p."""
-    tests = sorted(
-        compared.tests, key=lambda test: 2.0 if test.p_adjusted is None else test.p_adjusted
-    )
-    chosen = tests[:MOST_TESTS] if len(tests) > MOST_TESTS else list(compared.tests)
-    rows = []
-    for test in chosen:
-        metric = COMPARED[test.metric]
-        difference: object = None
-        if test.mean_difference is not None:
-            digits = metric.digits + 1
-            ends = [
-                f"{metric.scale * end:+.{digits}f}"
-                for end in (test.low, test.high)
-                if end is not None
-            ]
-            interval = (
-                Markup(' <span class="interval">[{}, {}]</span>').format(*ends)
-                if len(ends) == 2
-                else ""
-            )
-            difference = Markup("{:+.{}f}{}").format(
-                metric.scale * test.mean_difference, digits, interval
-            )
-        rows.append(
-            [
-                *(
-                    header(test.a),
-                    text(test.b, "name"),
-                    text(spoken(test.leaf) if test.leaf else "mean, whole case"),
-                    text(metric.heading),
-                ),
-                number(test.n_pairs, 0),
-                number(test.mean_difference, shown=difference),
-                number(
-                    test.p_adjusted,
-                    shown=None if test.p_adjusted is None else p_text(test.p_adjusted),
-                ),
-                number(test.effect, 2),
-                text("yes" if test.significant else "no"),
-            ]
+    """Return every pair of methods; of very many tests those with the smallest p."""
+    tests = list(compared.tests)
+    words = f"All {len(tests)} pairwise tests"
+    if len(tests) > MOST_TESTS:
+        smallest_first = sorted(tests, key=lambda test: 2.0 if test.p is None else test.p)
+        tests = smallest_first[:MOST_TESTS]
+        total = len(compared.tests)
+        words = (
+            f"The {MOST_TESTS} of {total} pairwise tests with the smallest p (compare writes all)"
         )
-    columns = [
-        "a",
-        "b",
-        unit,
-        "metric",
-        "pairs",
-        "mean of b - a [95 %]",
-        "p",
-        "effect r",
-        "significant",
+    rows = [_test_row(test) for test in tests]
+    return details(words, table("Tests", [*TEST_HEADS[:2], unit, *TEST_HEADS[2:]], [rows], 4))
+
+
+def _test_row(test: PairedTest) -> list[Cell]:
+    metric = COMPARED[test.metric]
+    p = None if test.p_adjusted is None else p_text(test.p_adjusted)
+    return [
+        header(test.a),
+        text(test.b, "name"),
+        text(spoken(test.leaf) if test.leaf else "mean, whole case"),
+        text(metric.heading),
+        number(test.n_pairs, 0),
+        number(test.mean_difference, shown=difference_text(test, metric)),
+        number(test.p_adjusted, shown=p),
+        number(test.effect, 2),
+        text("yes" if test.significant else "no"),
     ]
-    which = (
-        f"The {len(rows)} of {len(tests)} pairwise tests with the smallest p (compare writes all)"
-    )
-    words = which if len(rows) < len(tests) else f"All {len(rows)} pairwise tests"
-    return details(words, table("Tests", columns, [rows], 4))
+
+
+def difference_text(test: PairedTest, metric: Metric) -> Markup | None:
+    """Return `+1.23 [+0.45, +2.01]`, or None where there is no difference."""
+    if test.mean_difference is None:
+        return None
+    digits = metric.digits + 1
+    shown = Markup("{:+.{}f}").format(metric.scale * test.mean_difference, digits)
+    if test.low is None or test.high is None:
+        return shown
+    ends = [f"{metric.scale * end:+.{digits}f}" for end in (test.low, test.high)]
+    return shown + Markup(' <span class="interval">[{}, {}]</span>').format(*ends)

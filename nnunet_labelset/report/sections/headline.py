@@ -14,7 +14,6 @@ from nnunet_labelset.evaluation.results import Outcome
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.report.page import (
     Cell,
-    bullets,
     figure,
     header,
     join,
@@ -38,11 +37,9 @@ def body(report: Report) -> Markup:
         [header(KNOWN_WRONG.heading), *_best(_known_wrong(report), KNOWN_WRONG)],
         *_outcome_rows(report),
     ]
-    stale = Markup("<strong>Scores are out of date:</strong> {}")
     return join(
         [
-            bullets(map(stale.format, report.stale), "notes warning") if report.stale else "",
-            table("Overview", ["", *report.methods], [rows], kind="overview"),
+            table("Overview", ["score", *report.methods], [rows], kind="overview"),
             paragraph(
                 f"Means over the labels of a case, then over the cases, with {INTERVALS}. Known "
                 "wrong: voxels predicted as a label that their annotation excludes, as a "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from markupsafe import Markup
@@ -22,48 +23,49 @@ from nnunet_labelset.report.page import (
 from nnunet_labelset.report.report import Report
 
 TITLE = "Cases and files"
-WRITTEN = ("metrics.json", SUMMARY, "per_case.csv", "averages.csv")
+DICE = METRICS["dice"]
+WRITTEN = ("metrics.json", SUMMARY, "per_case.csv", "averages.csv", "failures.csv")
 
 
 def body(report: Report) -> Markup:
     columns = list(report.first.group_columns)
-    dice = METRICS["dice"]
-    rows = []
-    for name in sorted({case for result in report.results.values() for case in result.by_case}):
-        found = {method: result.by_case.get(name) for method, result in report.results.items()}
-        known = next(case for case in found.values() if case is not None)
-        groups = report.first.groups_of(name)
-        links = [link(known.reference_file, report.folder, "reference")]
-        links += [
-            link(case.prediction_file, report.folder, method)
-            for method, case in found.items()
-            if case
-        ]
-        row = [header(name), *(text(groups[column], "name") for column in columns)]
-        scores = [
-            (dice, report.case_mean(method, name) if case else None)
-            for method, case in found.items()
-        ]
-        scores += [
-            (KNOWN_WRONG, case.known_wrong_share if case else None) for case in found.values()
-        ]
-        row += [number(value, shown=metric.show(value)) for metric, value in scores]
-        rows.append([*row, Cell(join(links, ", "), kind="name")])
-    heads = ["case", *columns, *(f"{method}\nmean {dice.heading}" for method in report.methods)]
+    names: set[str] = set()
+    for result in report.results.values():
+        names |= result.by_case.keys()
+    rows = [_row(report, name, columns) for name in sorted(names)]
+    heads = ["case", *columns, *(f"{method}\nmean {DICE.heading}" for method in report.methods)]
     heads += [*(f"{method}\n{KNOWN_WRONG.heading.lower()}" for method in report.methods), "files"]
     intro = paragraph("Mean Dice over the labels that are scored in a case.")
     return intro + table("Cases", heads, [rows], 1 + len(columns)) + _files(report)
+
+
+def _row(report: Report, name: str, columns: Sequence[str]) -> list[Cell]:
+    groups = report.first.groups_of(name)
+    row = [header(name), *(text(groups[column], "name") for column in columns)]
+    dice: list[Cell] = []
+    wrong: list[Cell] = []
+    links: list[Markup] = []
+    for method, result in report.results.items():
+        case = result.by_case.get(name)
+        if case is None:
+            dice.append(number(None))
+            wrong.append(number(None))
+            continue
+        mean, share = report.case_mean(method, name), case.known_wrong_share
+        dice.append(number(mean, shown=DICE.show(mean)))
+        wrong.append(number(share, shown=KNOWN_WRONG.show(share)))
+        if not links:
+            links.append(link(case.reference_file, report.folder, "reference"))
+        links.append(link(case.prediction_file, report.folder, method))
+    return [*row, *dice, *wrong, Cell(join(links, ", "), kind="name")]
 
 
 def _files(report: Report) -> Markup:
     lines = []
     for method, result in report.results.items():
         folder = Path(report.sources[method]).parent
-        links = [
-            link(path, report.folder, path.name)
-            for name in WRITTEN
-            if (path := folder / name).is_file()
-        ]
+        written = [folder / name for name in WRITTEN if (folder / name).is_file()]
+        links = [link(path, report.folder, path.name) for path in written]
         predictions = link(result.settings.prediction_folder, report.folder)
         lines.append(
             Markup("{}: {}; predictions: {}").format(method, join(links, ", "), predictions)

@@ -1,9 +1,9 @@
-"""Every score as a mark: a strip plot for each leaf and metric."""
+"""Every score as a mark: a strip plot for each label and metric."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -15,89 +15,105 @@ from nnunet_labelset.report.plots import PlotRow, forest_plot, strip_plot
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Scores per label"
+MARKS = (
+    "One mark per case, a cross where the label was missed or invented. The box is from quartile "
+    "to quartile, its line the median; below it the mean with its 95 % interval. Every label has "
+    "its own axis. Point at a mark for its case, or reach a plot with Tab and its marks with the "
+    "arrow keys."
+)
+Rows = Mapping[str, Sequence[PlotRow]]  # of every label, by method
 
 
 def body(report: Report) -> Markup:
-    """A plot per leaf and metric; of many leaves one plot per metric, and the single ones of the
-    first metric only.
+    """Return a plot per label and metric; of many labels one plot per metric, and the single ones
+    of the first metric only.
     """
     many = len(report.structures) > WIDE
     parts = []
-    for number, metric in enumerate(report.metrics):
-        rows = {
-            leaf: [_row(report, method, leaf, metric) for method in report.methods]
-            for leaf in report.structures
-        }
-        rows = {
-            leaf: of
-            for leaf, of in rows.items()
-            if any(score is not None for row in of for score in row.scores)
-        }
+    for metric in report.metrics:
+        rows = _rows(report, metric)
         if not rows:
             continue
         parts.append(Markup("<h3>{} in {}</h3>").format(metric.title, metric.unit))
-        if many:
-            means = [(spoken(leaf), [row.mean for row in of]) for leaf, of in rows.items()]
-            ends = [end for _, of in means for mean in of if mean for end in mean]
-            plot = forest_plot(
-                metric.title, report.methods, means, *_axis(ends or [0.0], metric), metric.unit
-            )
-            parts.append(
-                figure(
-                    f"{metric.name} of all labels", scroll(f"{metric.title} of all labels", plot)
-                )
-            )
-        if many and number:
+        if not many:
+            parts.append(_strips(rows, metric))
             continue
-        figures = [
-            figure(
-                f"{metric.name} {leaf}",
-                strip_plot(spoken(leaf), of, *_axis(_scores(of), metric), metric.unit),
-            )
-            for leaf, of in rows.items()
-        ]
-        parts.append(
-            details(f"Every label: {len(figures)} plots", plots(figures))
-            if many
-            else plots(figures)
-        )
-    intro = (
-        "Means of all labels with their 95 % intervals; below, each label on its own. "
-        if many
-        else ""
-    )
-    intro += (
-        "One mark per case, a cross where the label was missed or invented. The box is from "
-        "quartile to quartile, its "
-        "line the median; below it the mean with its 95 % interval. Every label has its own axis."
-    )
-    return paragraph(intro) + join(parts)
+        parts.append(_forest(report, rows, metric))
+        if metric is report.metrics[0]:
+            parts.append(details(f"Every label: {len(rows)} plots", _strips(rows, metric)))
+    means = "Means of all labels with their 95 % intervals; below, each label by itself. "
+    return paragraph(means + MARKS if many else MARKS) + join(parts)
+
+
+def _rows(report: Report, metric: Metric) -> Rows:
+    """Return the scores of every label that has any."""
+    rows = {}
+    for label in report.structures:
+        by_method = [_row(report, method, label, metric) for method in report.methods]
+        if _scores(by_method):
+            rows[label] = by_method
+    return rows
+
+
+def _strips(rows: Rows, metric: Metric) -> Markup:
+    figures = []
+    for label, by_method in rows.items():
+        axis = _axis(_scores(by_method) + _interval_ends(by_method), metric)
+        plot = strip_plot(spoken(label), by_method, *axis, metric.unit)
+        figures.append(figure(f"{metric.name} {label}", plot))
+    return plots(figures)
+
+
+def _forest(report: Report, rows: Rows, metric: Metric) -> Markup:
+    means = []
+    ends: list[float] = []
+    for label, by_method in rows.items():
+        means.append((spoken(label), [row.mean for row in by_method]))
+        ends += _interval_ends(by_method)
+    axis = _axis(ends or [0.0], metric)
+    plot = forest_plot(metric.title, report.methods, means, *axis, metric.unit)
+    return figure(f"{metric.name} of all labels", scroll(f"{metric.title} of all labels", plot))
+
+
+def _interval_ends(rows: Sequence[PlotRow]) -> list[float]:
+    ends: list[float] = []
+    for row in rows:
+        ends += row.mean or ()
+    return ends
 
 
 def _scores(rows: Sequence[PlotRow]) -> list[float]:
-    return [score for row in rows for score in row.scores if score is not None]
+    scores: list[float] = []
+    for row in rows:
+        scores += [score for score in row.scores if score is not None]
+    return scores
 
 
-def _row(report: Report, method: str, leaf: str, metric: Metric) -> PlotRow:
-    scores = [report.score(method, case, leaf) for case in report.cases]
-    values = [
-        None if score is None else metric.scaled(score.values[metric.name]) for score in scores
-    ]
-    crosses = [
-        score is not None and score.outcome in (Outcome.MISSED, Outcome.INVENTED)
-        for score in scores
-    ]
-    found = report.results[method].averages.overall.leaves[leaf].metrics[metric.name]
+def _row(report: Report, method: str, label: str, metric: Metric) -> PlotRow:
+    values = []
+    crosses = []
+    for case in report.cases:
+        score = report.score(method, case, label)
+        values.append(None if score is None else metric.scaled(score.values[metric.name]))
+        crosses.append(score is not None and score.outcome in (Outcome.MISSED, Outcome.INVENTED))
+    return PlotRow(method, values, crosses, _mean(report, method, label, metric))
+
+
+def _mean(
+    report: Report, method: str, label: str, metric: Metric
+) -> tuple[float, float, float] | None:
+    """Return mean and interval; None with too few cases for one."""
+    description = report.results[method].averages.overall.leaves[label].metrics[metric.name]
     if report.compared is not None:
-        found = report.compared.cell(method, leaf, metric.name)
-    mean = None
-    if found.mean is not None and found.low is not None and found.high is not None:
-        mean = (metric.scale * found.mean, metric.scale * found.low, metric.scale * found.high)
-    return PlotRow(method, values, crosses, mean)
+        description = report.compared.cell(method, label, metric.name)
+    if description.mean is None or description.low is None or description.high is None:
+        return None
+    scale = metric.scale
+    return scale * description.mean, scale * description.low, scale * description.high
 
 
 def _axis(scores: Sequence[float], metric: Metric) -> tuple[float, float]:
-    """The ends of an axis: shares up to 100 %, distances from 0 mm."""
+    """Return the ends of an axis: shares up to 100 %, distances from 0 mm."""
     if metric.better == "higher":
         return min(90.0, 10 * math.floor(min(scores) / 10)), 100.0
     return 0.0, max(1.0, 1.02 * max(scores))

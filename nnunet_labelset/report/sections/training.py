@@ -10,9 +10,8 @@ from nnunet_labelset.report.report import Report
 
 TITLE = "Training"
 LINES = (
-    ("line:2px solid #0072b2", "training loss"),
-    ("line:2px dashed #b85c00", "validation loss"),
-    ("line:2px solid #00795a", "pseudo-Dice"),
+    ("line:solid", "training loss, pseudo-Dice"),
+    ("line:dashed", "validation loss"),
 )
 
 

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from nnunet_labelset.evaluation.results import PRESENT
 from nnunet_labelset.io.text import spoken
-from nnunet_labelset.report.page import details, figure, paragraph, plots
-from nnunet_labelset.report.plots import bland_altman
+from nnunet_labelset.report.page import details, figure, join, paragraph, plots
+from nnunet_labelset.report.plots import VolumeAxes, bland_altman
 from nnunet_labelset.report.report import WIDE, Report
 
 TITLE = "Volumes"
@@ -17,29 +17,43 @@ TITLE = "Volumes"
 
 def body(report: Report) -> Markup:
     unit = "ml" if len(report.first.cases[0].spacing) == 3 else "cm²"
-    figures = []
-    for leaf in report.structures:
-        for number, method in enumerate(report.methods):
-            points = [_point(report, method, case, leaf) for case in report.cases]
-            if any(point is not None for point in points):
-                plot = bland_altman(f"{spoken(leaf)}: {method}", number, points, unit)
-                figures.append(figure(f"volume {leaf} {method}", plot))
-    if not figures:
+    rows = [_figures(report, label, unit) for label in report.structures]
+    drawn = [plots(figures) for figures in rows if figures]
+    if not drawn:
         return Markup("")
     intro = paragraph(
         "Predicted minus reference volume over the mean of both, one mark per case (Bland and "
-        "Altman). The thick line "
-        "is the bias, the dashed ones are 1.96 standard deviations around it. Only voxels of which "
-        "the reference says "
-        "whether they belong to the label count."
+        "Altman). The thick line is the bias, the dashed ones are the limits of agreement, 1.96 "
+        "standard deviations around it. All methods of a label have the same axes. Only voxels of "
+        "which the reference says whether they belong to the label count."
     )
+    content = join(drawn)
     if len(report.structures) > WIDE:
-        return intro + details(f"{len(figures)} plots", plots(figures))
-    return intro + plots(figures)
+        content = details(f"Plots of {len(drawn)} labels", content)
+    return intro + content
+
+
+def _figures(report: Report, label: str, unit: str) -> list[Markup]:
+    """Return a plot per method that has volumes of a label."""
+    by_method = {}
+    for method in report.methods:
+        points = [_point(report, method, case, label) for case in report.cases]
+        if any(points):
+            by_method[method] = points
+    if not by_method:
+        return []
+    axes = VolumeAxes.of(list(by_method.values()))
+    figures = []
+    for method, points in by_method.items():
+        title = f"{spoken(label)}: {method}"
+        place = report.methods.index(method)
+        plot = bland_altman(title, place, points, unit, axes)
+        figures.append(figure(f"volume {label} {method}", plot))
+    return figures
 
 
 def _point(report: Report, method: str, case: str, leaf: str) -> tuple[float, float] | None:
-    """Mean and difference of the two volumes; none where the leaf is nowhere."""
+    """Return mean and difference of the two volumes; None where the label is nowhere."""
     score = report.score(method, case, leaf)
     if score is None or score.outcome not in PRESENT:
         return None
