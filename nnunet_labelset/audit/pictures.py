@@ -16,7 +16,7 @@ from scipy import ndimage
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.volume import Volume, integer_array, oriented, read_voxels
-from nnunet_labelset.report.colours import CONTOUR_COLOURS, rgb
+from nnunet_labelset.report.colours import rgb
 
 COLUMNS = 10  # of a sprite
 LARGE, SMALL = 160, 128  # pixels of a picture
@@ -25,6 +25,7 @@ QUALITIES = (45, 20, 5)  # of WebP: the first one with which a page stays small
 MOST_BYTES = 10_000_000  # of all pictures of a page, before base64 adds a third
 ZOOM = 1.8  # sides of a picture by the sides of what it shows
 LEAST_SHARE = 0.35  # of the image that a picture shows at least
+CONTOUR_COLOURS = {"reference": "#2FA8FF", "prediction": "#FFB000", "both": "#FFFFFF"}
 DARK = 24  # grey of what lies outside of the image
 
 
