@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,32 +23,37 @@ def choose_sources(
     NAME=FOLDER.
     """
     manifest = load_manifest(path) if path else None
-    known = {**presets(), **(dict.fromkeys(manifest.sources, manifest) if manifest else {})}
-    sources = (
-        [source for source in manifest.sources.values() if source.folder or source.cases]
-        if manifest
-        else []
-    )
+    known = presets()
+    sources: list[Source] = []
+    if manifest:
+        known = {**known, **dict.fromkeys(manifest.sources, manifest)}
+        with_files = (
+            source for source in manifest.sources.values() if source.folder or source.cases
+        )
+        sources.extend(with_files)
     for part, texts in ((TRAINING, training), (TEST, test)):
         for text in texts:
-            name, _, folder = text.partition("=")
-            if not name or not folder:
-                raise LabelSetError(
-                    f"--source {text}: expected NAME=FOLDER; 'convert --presets' lists the names"
-                )
-            if name not in known:
-                raise LabelSetError(f"--source {text}: no such source{did_you_mean(name, known)}")
+            name, folder = _name_and_folder(text, known)
             manifest = manifest or known[name]
             if (manifest.leaves, manifest.channels) != (known[name].leaves, known[name].channels):
                 other = path or f"'{next(iter(manifest.sources))}'"
                 raise LabelSetError(
                     f"--source {name}: the preset has other labels or channels than {other}"
                 )
-            sources.append(
-                replace(known[name].sources[name], folder=Path(folder).expanduser(), part=part)
-            )
+            sources.append(replace(known[name].sources[name], folder=folder, part=part))
     if manifest is None or not sources:
         raise LabelSetError(
             "no source: give --source NAME=FOLDER ('convert --presets' lists them) or -m FILE.toml"
         )
     return manifest, sources
+
+
+def _name_and_folder(text: str, known: Mapping[str, Manifest]) -> tuple[str, Path]:
+    name, _, folder = text.partition("=")
+    if not name or not folder:
+        raise LabelSetError(
+            f"--source {text}: expected NAME=FOLDER; 'convert --presets' lists the names"
+        )
+    if name not in known:
+        raise LabelSetError(f"--source {text}: no such source{did_you_mean(name, known)}")
+    return name, Path(folder).expanduser()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,36 +59,38 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
         }
         for case in cases
     ]
-    mean = {
-        label: {
-            name: nanmean(case["metrics"][label][name] for case in per_case)
-            for name in NNUNET_METRICS
-        }
-        for label in labels
-    }
-    names = sorted({name for case in cases for name in case.leaves if name not in labels.values()})
-    unions = {
-        name: nanmean(_metrics(case.leaves[name])["Dice"] for case in cases if name in case.leaves)
-        for name in names
-    }
+    mean = {label: _mean_metrics(per_case, label) for label in labels}
+    unions = _union_dice(cases, set(labels.values()))
+    shares = (case.known_wrong_share for case in cases)
     return {
         "metric_per_case": per_case,
         "mean": mean,
         "foreground_mean": {
             name: nanmean(mean[label][name] for label in labels) for name in NNUNET_METRICS
         },
-        "annotated_cases": {
-            str(label): sum(
-                case.leaves[name].outcome is not Outcome.NOT_ANNOTATED for case in cases
-            )
-            for label, name in labels.items()
-        },
+        "annotated_cases": {str(key): _num_annotated(cases, name) for key, name in labels.items()},
         "unions": unions,
         "label_set_dice": nanmean([*(mean[label]["Dice"] for label in labels), *unions.values()]),
-        "known_wrong": nanmean(
-            share for case in cases if (share := case.known_wrong_share) is not None
-        ),
+        "known_wrong": nanmean(share for share in shares if share is not None),
     }
+
+
+def _mean_metrics(per_case: Sequence[Mapping[str, Any]], label: Any) -> dict[str, float]:
+    metrics = [case["metrics"][label] for case in per_case]
+    return {name: nanmean(values[name] for values in metrics) for name in NNUNET_METRICS}
+
+
+def _union_dice(cases: Sequence[Case], leaves: Collection[str]) -> dict[str, float]:
+    """Return the mean Dice of every structure that is not one of the leaves."""
+    dice: dict[str, list[float]] = {}
+    for case in cases:
+        for name in set(case.leaves) - set(leaves):
+            dice.setdefault(name, []).append(_metrics(case.leaves[name])["Dice"])
+    return {name: nanmean(dice[name]) for name in sorted(dice)}
+
+
+def _num_annotated(cases: Sequence[Case], leaf: str) -> int:
+    return sum(case.leaves[leaf].outcome is not Outcome.NOT_ANNOTATED for case in cases)
 
 
 def _metrics(score: Score) -> dict[str, float]:
