@@ -12,6 +12,7 @@ import pydicom
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.sequence import Sequence as Items
 from pydicom.uid import ExplicitVRLittleEndian, generate_uid
+from skimage.measure import find_contours
 
 CT_CLASS = "1.2.840.10008.5.1.4.1.1.2"
 EMPTY = (
@@ -224,3 +225,14 @@ def write_segmentation(
     )
     content.save_as(path)
     return path
+
+
+def mask_contours(scan: Scan, mask: np.ndarray) -> list[np.ndarray]:
+    """Return the outlines (n, 3) in mm of a mask (slices, rows, columns), holes as their own."""
+    contours = []
+    for number, inside in enumerate(mask):
+        for points in find_contours(np.pad(inside.astype(float), 1), 0.5):
+            points = points[:-1] - 1  # closed, and padded
+            layer = np.full((len(points), 1), float(number))
+            contours.append(scan.points(np.hstack([layer, points])))
+    return contours
