@@ -85,13 +85,20 @@ class CaseReader:
             )
         if array.dtype.kind == "f" and array.dtype.itemsize > 8:  # no writer writes them
             array = array.astype(np.float64)
+        if is_picture(path):
+            return self.colours(Volume(array, place), path, image)
+        return Volume(array, place)
+
+    def colours(self, volume: Volume, path: Path, image: bool) -> Volume:
+        """Return a picture with as many colours as there are channels, or fail."""
+        array, place = volume
         expected = self.job.colours if image else 1
         if place.components == 4 != expected and (array[..., 3] == array[..., 3].max()).all():
             array = self.note(path, "opaque picture, alpha channel left out", array[..., :3])
         in_colours = place.components > 1 and expected == 1
         if in_colours and (array == array[..., :1]).all():
             array = self.note(path, "grey picture stored as colours", array[..., 0])
-        components = array.shape[2] if place.components > 1 and array.ndim == 3 else 1
+        components = array.shape[2] if array.ndim == 3 and len(place.size) == 2 else 1
         if components != expected:
             hint = ', e.g. channels = ["R", "G", "B"] and one pattern' if image else ""
             raise LabelSetError(

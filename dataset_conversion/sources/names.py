@@ -32,24 +32,18 @@ def match_names(
 ) -> Matching:
     """Return the structures of names; `known` names need no expression."""
     matches = [[name for name in names if pattern.search(name)] for pattern in patterns]
-    structures = {
-        number: tuple(dict.fromkeys(found)) for number, found in enumerate(matches, 1) if found
-    }
-    ambiguous = {
-        pattern.pattern: found
-        for pattern, found in zip(patterns, matches, strict=True)
-        if len(found) > 1
-    }
+    distinct = [tuple(dict.fromkeys(found)) for found in matches]
+    structures = {number: found for number, found in enumerate(distinct, 1) if found}
+    pairs = zip(patterns, matches, strict=True)
+    ambiguous = {pattern.pattern: found for pattern, found in pairs if len(found) > 1}
     matched = Counter(name for found in structures.values() for name in found)
     unite = several is SeveralRois.UNION
+    united = [Note("several structures united", some(found)) for found in ambiguous.values()]
     return Matching(
         structures=structures,
-        unmatched=tuple(name for name in names if name not in matched and name not in known),
+        unmatched=tuple(name for name in names if name not in {*matched, *known}),
         several=tuple(ambiguous),
-        notes=tuple(
-            Note("several structures united", some(found))
-            for found in (ambiguous.values() if unite else ())
-        ),
+        notes=tuple(united) if unite else (),
         problems=tuple(_problems(names, matched, {} if unite else ambiguous, where)),
     )
 

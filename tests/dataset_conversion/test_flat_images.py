@@ -16,7 +16,7 @@ from skimage import io
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.io.files import read_json
-from tests.helpers.conversion import contract_of, convert, names, slabs, write_volume
+from tests.helpers.conversion import contract_of, convert, names, slabs
 from tests.helpers.pictures import (
     random_picture,
     vessels,
@@ -24,6 +24,7 @@ from tests.helpers.pictures import (
     write_manifest,
     write_picture,
 )
+from tests.helpers.volumes import write_volume
 
 
 def as_nnunet_reads(dataset: Path, case: str) -> tuple[np.ndarray, np.ndarray]:
