@@ -31,6 +31,7 @@ from tests.helpers.evaluation import (
     write_dataset,
     write_labels,
 )
+from tests.helpers.users import no_root
 
 ENOUGH = ("-np", "1")
 
@@ -439,20 +440,48 @@ def test_broken_links_are_one_line(tmp_path, capsys):
         assert "b.nii.gz" in study.error(capsys, "x")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_folders_without_permission_are_one_line(tmp_path, capsys):
+@pytest.mark.parametrize("closed", ["x", "x/evaluation", "x/evaluation/metrics.json"])
+def test_folders_without_permission_are_one_line(tmp_path, capsys, closed):
     study = Study(tmp_path, {"a": row(0, 1)})
     study.predict("x", {"a": row(0, 1)})
     study.evaluate("x")
-    closed = tmp_path / "x"
-    closed.chmod(0)
+    path = str(tmp_path / "x")
+    commands = [
+        [verb, path, path, "-o", str(tmp_path / "o.html")] for verb in ("compare", "report")
+    ]
+    if closed == "x":
+        commands.append(study.arguments("x"))
+    for command in commands:
+        main(command)  # imports what it needs while it may
+    capsys.readouterr()
+    (tmp_path / closed).chmod(0)
     try:
-        assert str(closed) in study.error(capsys, "x")
-        for verb in ("compare", "report"):
-            assert main([verb, str(closed), str(closed), "-o", str(tmp_path / "o.html")]) == 1
-            assert str(closed) in capsys.readouterr().err
+        with no_root(tmp_path):
+            for command in commands:
+                assert main(command) == 1
+                (line,) = capsys.readouterr().err.splitlines()
+                assert path in line
     finally:
-        closed.chmod(0o755)
+        (tmp_path / closed).chmod(0o755)
+
+
+def test_a_report_without_permission_for_the_references_has_no_pictures(tmp_path, capsys):
+    study = Study(tmp_path, {"a": row(0, 1), "b": row(0, 1)})
+    study.predict("x", {"a": row(0, 1), "b": row(0, 1)})
+    study.evaluate("x")
+    references = study.folder / "data" / "labelsTs"
+    target = tmp_path / "out" / "o.html"
+    command = ["report", str(tmp_path / "x"), "-o", str(target)]
+    assert main(command) == 0
+    target.unlink()
+    target.parent.chmod(0o777)
+    references.chmod(0)
+    try:
+        with no_root(tmp_path):
+            assert main(command) == 0
+    finally:
+        references.chmod(0o755)
+    assert "No pictures" in target.read_text()
 
 
 def test_a_cached_case_that_lacks_a_label_is_scored_again(tmp_path):

@@ -53,7 +53,7 @@ def body(report: Report) -> Markup:
         heading = Markup("<h3>{} &ndash; {}</h3>").format(case, ", ".join(reasons[case]))
         try:
             content = _case(report, contract, case, anchor)
-        except LabelSetError as error:  # files may have been moved since they were evaluated
+        except (LabelSetError, OSError) as error:  # moved or closed since they were evaluated
             content = paragraph(f"No pictures: {error}", "note")
         block = Markup('<div class="case" id="{}">{}{}</div>')
         parts.append(block.format(anchor, heading, content))
