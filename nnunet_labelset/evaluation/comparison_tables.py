@@ -302,15 +302,16 @@ def screen_tables(compared: Comparison, width: int) -> str:
     parts = []
     for number, table in enumerate(_tables(compared, SCREEN)):
         text = _screen_text(table)
-        if len(text.partition("\n")[0]) > width and len(table.head) > len(compared.structures):
-            text = _screen_text(table.turned(SCREEN))
+        if len(text.partition("\n")[0]) > width:
+            is_turnable = len(table.head) > len(compared.structures)
+            text = _screen_text(table.turned(SCREEN) if is_turnable else table, width)
         notes = "\n".join(f"- {line}" for line in table.notes) if not number else table.notes[0]
         parts.append(f"{text}\n\n{notes}" if not number else f"{notes}\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 
-def _screen_text(table: _Table) -> str:
-    return "\n".join(aligned([table.head, *table.rows], table.names))
+def _screen_text(table: _Table, width: int | None = None) -> str:
+    return "\n".join(aligned([table.head, *table.rows], table.names, width))
 
 
 def markdown_tables(compared: Comparison) -> str:

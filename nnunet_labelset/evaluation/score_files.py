@@ -11,7 +11,7 @@ from nnunet_labelset.evaluation.notes import mm_range
 from nnunet_labelset.evaluation.results import Averages, Case, Comparison, Evaluation, Outcome
 from nnunet_labelset.evaluation.statistics import Description, Difference
 from nnunet_labelset.io.tables import csv_text
-from nnunet_labelset.io.text import aligned, some
+from nnunet_labelset.io.text import SCREEN_WIDTH, aligned, some
 
 COUNTS = ("tp", "fp", "fn", "tn", "n_ref", "n_pred")
 BOUNDS = ("dice_low", "dice_high")
@@ -164,24 +164,38 @@ def screen_table(averages: Averages, unit: str, labels: Sequence[str]) -> str:
         mean = averages.mean[metric.name]
         head += [metric.heading, "n"]
         mean_row += [metric.show_mean(mean), str(mean.n)]
-    head += [outcome.value for outcome in Outcome]
-    mean_row += [""] * len(Outcome)
+    outcomes = _shown_outcomes(averages)
+    head += [outcome.value for outcome in outcomes]
+    mean_row += [""] * len(outcomes)
     unions = [name for name in averages.leaves if name not in labels]
-    rows = [_screen_row(label, averages, metrics) for label in labels]
-    union_rows = [_screen_row(union, averages, metrics) for union in unions]
-    lines = aligned([head, *rows, mean_row, *union_rows], names=1)
+    rows = [_screen_row(label, averages, metrics, outcomes) for label in labels]
+    union_rows = [_screen_row(union, averages, metrics, outcomes) for union in unions]
+    lines = aligned([head, *rows, mean_row, *union_rows], names=1, width=SCREEN_WIDTH)
     wrong = KNOWN_WRONG.show_mean(averages.known_wrong)
     words = "% of the voxels with at least one excluded label"
     return "\n".join([*lines, f"known wrong: {wrong} {words}"])
 
 
-def _screen_row(label: str, averages: Averages, metrics: Sequence[Metric]) -> list[str]:
+def _shown_outcomes(averages: Averages) -> list[Outcome]:
+    """Return the outcomes that occur, and those that are always of interest."""
+    always = (Outcome.SCORED, Outcome.MISSED, Outcome.INVENTED)
+    counts = [label_averages.outcomes for label_averages in averages.leaves.values()]
+    return [
+        outcome
+        for outcome in Outcome
+        if outcome in always or any(count[outcome.value] for count in counts)
+    ]
+
+
+def _screen_row(
+    label: str, averages: Averages, metrics: Sequence[Metric], outcomes: Sequence[Outcome]
+) -> list[str]:
     label_averages = averages.leaves[label]
     row = [label]
     for metric in metrics:
         description = label_averages.metrics[metric.name]
         row += [metric.show_mean(description), str(description.n)]
-    return [*row, *map(str, label_averages.outcomes.values())]
+    return [*row, *(str(label_averages.outcomes[outcome.value]) for outcome in outcomes)]
 
 
 def screen_notes(cases: Sequence[Case]) -> list[str]:

@@ -19,17 +19,38 @@ def listed(title: str, lines: Sequence[str], most: int = 20) -> str:
     return "\n  ".join([title, *lines[:most], *more])
 
 
-def aligned(rows: Sequence[Sequence[str]], names: int) -> list[str]:
-    """Return rows of cells as lines; the first `names` columns to the left, others to the right."""
+SCREEN_WIDTH = 100  # columns of a table on screen
+
+
+def aligned(rows: Sequence[Sequence[str]], names: int, width: int | None = None) -> list[str]:
+    """Return rows of cells as lines; the first `names` columns to the left, others to the right.
+
+    A table that is wider than `width` continues below, with its first column again.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(width) if number < names else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
+    lines: list[str] = []
+    for columns in _blocks(widths, width):
+        for row in rows:
+            cells = [
+                row[column].ljust(widths[column])
+                if column < names
+                else row[column].rjust(widths[column])
+                for column in columns
+            ]
+            lines.append("  ".join(cells).rstrip())
+        lines.append("")
+    return lines[:-1]
+
+
+def _blocks(widths: Sequence[int], width: int | None) -> list[list[int]]:
+    """Return the columns of every block; each starts with column 0."""
+    blocks = [[0]]
+    for column in range(1, len(widths)):
+        used = sum(widths[other] + 2 for other in blocks[-1])
+        if width is not None and used + widths[column] > width and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(column)
+    return blocks
 
 
 def spoken(name: str) -> str:
