@@ -14,8 +14,8 @@ voxel is annotated, which makes the host wait. nnU-Net compiles its Dice where t
 its loss is counted without.
 
 Estimated: for every launch the longest of its launch time, its bytes over the bandwidth and, in the
-network, its operations over the peak. Real steps take two to four times as long, so that the
-estimated share of a loss is an upper bound.
+network, its operations over the peak. Real steps take longer, so that the estimated share of a
+loss is an upper bound.
 """
 
 from __future__ import annotations

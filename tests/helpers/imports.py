@@ -29,7 +29,7 @@ FLOORS = (
     ("commands",),
     # The way in: the command, the public names, and the places where names were found before there
     # were rooms.
-    ("nnunet_labelset", "cli", "label_sets", "trainer"),
+    ("nnunet_labelset", "cli", "label_sets", "selftest", "trainer"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

@@ -220,3 +220,22 @@ def test_examples_in_the_docstrings_run():
     result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed
+
+
+def test_a_value_that_may_be_anything():
+    sets = LabelSets.from_superset_map(3, {3: [1, 2]}, ignore_value=255)
+    encoded = sets.encode(torch.tensor([[[0, 255, 3, 1]]], dtype=torch.uint8)).flatten().tolist()
+    assert [meaning_of(sets, index) for index in encoded] == [{0}, {0, 1, 2}, {1, 2}, {1}]
+    with pytest.raises(LabelSetError, match="254"):
+        sets.check_values(torch.tensor([[[254]]]), ["a"])
+    with pytest.raises(LabelSetError, match="ignore_value"):
+        LabelSets.from_superset_map(3, {3: [1, 2]}, ignore_value=3)
+
+
+def test_an_undeclared_value_names_its_case():
+    sets = LabelSets.from_dataset_json(DATASET)
+    target = torch.zeros(2, 1, 3, dtype=torch.int16)
+    sets.check_values(target, ["a", "b"])
+    target[1, 0, 2] = 7
+    with pytest.raises(LabelSetError, match=r"'b'.*7"):
+        sets.check_values(target, ["a", "b"])
