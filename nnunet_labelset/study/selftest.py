@@ -26,6 +26,7 @@ from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.nnunet.logs import LOGS
 from nnunet_labelset.nnunet.plain_loss import nnunet_loss
 from nnunet_labelset.study.demo import CONFIGURATION, DEMO_DATASET, Demo, Size
 from nnunet_labelset.study.phantom.data import write_demo_data
@@ -249,7 +250,7 @@ def check_training(device: torch.device, extent: Extent, folder: Path) -> Iterat
     number = len(list(predictions.glob("*.nii.gz")))
     expected = len(list(images.glob("*.nii.gz")))
     yield Check("predicted cases", f"{number} of {expected}", number == expected > 0)
-    for log in sorted((folder / names.RESULTS).rglob("training_log*.txt")):
+    for log in sorted((folder / names.RESULTS).rglob(LOGS)):
         if "Triton kernels were switched off" in log.read_text():
             yield Check("kernels in the training", "switched off: see the log", is_right=False)
 
@@ -266,7 +267,8 @@ def _timed(demo: Demo, what: str, command: list[object]) -> Check:
 
 def machine(device: torch.device) -> str:
     parts = [platform.platform(), f"Python {platform.python_version()}"]
-    parts += [f"{name} {version(name)}" for name in ("torch", "nnunetv2", "nnunet_labelset")]
+    parts.append(f"torch {torch.__version__}")
+    parts += [f"{name} {version(name)}" for name in ("nnunetv2", "nnunet_labelset")]
     if device.type == "cuda":
         parts.append(torch.cuda.get_device_name(device))
     return ", ".join(parts)
