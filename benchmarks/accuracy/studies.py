@@ -152,7 +152,8 @@ PAROTIDS = ("RightParotid", "LeftParotid")
 
 def parotids(folder: Path) -> Iterator[Case]:
     """One side each: of the cases with both parotids every third is a test case; of the others one
-    half shows the right one only, the other half the left one.
+    half shows the right one only, the other half the left one. The files call the axis from side to
+    side y; here it is x, as the direction of the images says.
     """
     paths = sorted(folder.glob("pt_*"), key=lambda path: int(path.name[3:]))
     paths = [
@@ -169,12 +170,12 @@ def parotids(folder: Path) -> Iterator[Case]:
         uncertain = () if is_test else (BACKGROUND, PAROTIDS[2 - shown])
         yield Case(
             path.name,
-            image.astype(np.float32),
-            labels,
+            image.astype(np.float32).swapaxes(1, 2),
+            labels.swapaxes(1, 2),
             spacing,
             uncertain,
             is_test=is_test,
-            truth=truth,
+            truth=truth.swapaxes(1, 2),
         )
 
 
