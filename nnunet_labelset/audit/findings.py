@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import combinations
 
 import numpy as np
 
@@ -133,12 +134,11 @@ def _reasons(
 ) -> Iterator[tuple[Reason, tuple[int, ...]]]:
     """Yield the most likely reasons for which labels of a case are doubtful, each label once."""
     left = set(doubtful)
-    for first in sorted(doubtful):
-        for second in sorted(doubtful):
-            if first < second and {first, second} <= left and _swapped(evidence, first, second):
-                is_side = (first, second) in pairs or (second, first) in pairs
-                yield Reason.SIDES if is_side else Reason.LABELS, (first, second)
-                left -= {first, second}
+    for swapped in combinations(sorted(doubtful), 2):
+        if left.issuperset(swapped) and _swapped(evidence, *swapped):
+            is_side = swapped in pairs or swapped[::-1] in pairs
+            yield Reason.SIDES if is_side else Reason.LABELS, swapped
+            left -= set(swapped)
     drawn = {label for label in np.flatnonzero(evidence.drawn).tolist() if label}
     misplaced = left & drawn
     if len(misplaced) >= 2 and len(misplaced) >= MOST * len(drawn):
