@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -72,3 +74,16 @@ def test_the_commands_of_a_page_run(tmp_path, monkeypatch, page):
         assert program == "nnunet_labelset"
         assert main([*words, "-np", "1"]) == 0
     assert list((tmp_path / "raw").glob("Dataset*/labelsTr/*"))
+
+
+def test_no_dicom_library_without_a_dicom_source(tmp_path):
+    write_raters(tmp_path)
+    text = (PAGES / "raters.md").read_text()
+    name, content = re.search(r"```toml\n# (\S+)\n(.*?)```", text, flags=re.DOTALL).groups()
+    (tmp_path / name).write_text(content)
+    words = ["convert", "-d", "1", "-n", "X", "-m", str(tmp_path / name), "-o", str(tmp_path)]
+    code = (
+        f"import sys; from nnunet_labelset.cli import main; assert main({[*words, '-np', '1']}) == 0;"
+        "sys.exit(bool({'pydicom', 'highdicom'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
