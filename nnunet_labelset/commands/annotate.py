@@ -195,17 +195,22 @@ def _option_problems(args: argparse.Namespace) -> Iterator[str]:
             "every --missing, --merged, --scribbles and --slices needs an --in, and vice versa: "
             "--missing spleen --in pat_007 'site2_*'"
         )
+    yield from _table_problems(args)
+    is_declaration = not (args.suggest or args.undo)
+    if args.mask and (args.fully_annotated or not is_declaration):
+        yield "--mask belongs to --annotated, or to --missing and --in"
+    if not is_declaration and any((args.add, args.replace, args.test, args.field_of_view)):
+        yield "--add, --replace, --test and --field-of-view belong to a declaration"
+
+
+def _table_problems(args: argparse.Namespace) -> Iterator[str]:
+    """Yield what is wrong with the options of the table that --suggest writes."""
     if args.o and not args.suggest:
         yield "-o is the table of --suggest: it needs --suggest"
     if args.page and not args.suggest:
         yield "--page belongs to --suggest"
     if args.separator not in (",", ";"):
         yield f"--separator {args.separator!r}: expected , or ;"
-    is_declaration = not (args.suggest or args.undo)
-    if args.mask and (args.fully_annotated or not is_declaration):
-        yield "--mask belongs to --annotated, or to --missing and --in"
-    if not is_declaration and any((args.add, args.replace, args.test, args.field_of_view)):
-        yield "--add, --replace, --test and --field-of-view belong to a declaration"
 
 
 def _declare(args: argparse.Namespace, data: LabelledDataset) -> None:
