@@ -9,9 +9,7 @@ annotated.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -19,14 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from nnunet_labelset.contract import Contract, LabelSet, Protocol
+from nnunet_labelset.contract import LabelSet, Protocol
 from nnunet_labelset.contract.completed import COMPLETED, originals
 from nnunet_labelset.contract.storage import store
+from nnunet_labelset.dataset_conversion.completed_dataset import (
+    SUFFIX,
+    dataset_json_with_copies,
+)
 from nnunet_labelset.dataset_conversion.completions import (
     Completion,
     check_labels,
     find_completions,
 )
+from nnunet_labelset.dataset_conversion.statements import Completed
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_json, write_json
 from nnunet_labelset.io.npz import Slab, read_slabs
@@ -36,8 +39,6 @@ from nnunet_labelset.io.volume import count_values, integer_array
 from nnunet_labelset.nnunet.models import reader_of
 from nnunet_labelset.nnunet.names import (
     DATASET,
-    LISTED,
-    NUM_TRAINING,
     PLANS,
     SPLITS,
     TRAINED,
@@ -50,21 +51,10 @@ from nnunet_labelset.nnunet.publish import (
     publish,
     staged,
 )
-from nnunet_labelset.nnunet.raw import TRAINING, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.raw import file_ending, read_dataset
 
-SUFFIX = "__completed"
 FOLDERS = (COMPLETED_LABELS, COMPLETED_VOXELS)
 PLANS_NAME = "plans_name"
-
-
-@dataclass(frozen=True)
-class Completed:
-    """The protocol of a completed case, and numbers of voxels."""
-
-    protocol: Protocol
-    open_before: int
-    completed: int
-    enlarged: int  # voxels whose label-set had to be stored as a larger one
 
 
 def complete_values(
@@ -230,7 +220,14 @@ def write_completed(
             raise LabelSetError(
                 f"the model is nowhere sure enough (threshold {threshold}): nothing was completed"
             )
-        content = _dataset_json(dataset_json, contract, source, target, kept)
+        content = dataset_json_with_copies(
+            dataset_json,
+            contract,
+            source,
+            target,
+            completed={item.case.name: results[item] for item in kept},
+            provenance={item.case.name: {"fold": item.fold} for item in kept},
+        )
         content[COMPLETED] |= {"from": source.name, "model": model.name, "threshold": threshold}
         # first, so that a data set that is there can be trained on
         write_json(preprocessed / SPLITS, completed_splits(splits, dataset_json, content))
@@ -292,82 +289,3 @@ def completed_splits(
         {**split, TRAINED: [copies.get(case, case) for case in split[TRAINED]]}
         for split in annotated
     ]
-
-
-def _dataset_json(
-    before: Mapping[str, Any],
-    contract: Contract,
-    source: Path,
-    target: Path,
-    results: Mapping[Completion, Completed],
-) -> dict[str, Any]:
-    """Return dataset.json: the annotated cases in place, and the completed copies beside them."""
-    copies = {f"{item.case.name}{SUFFIX}": item for item in results}
-    completed = {name: results[item] for name, item in copies.items()}
-    after = _contract_with_copies(contract, originals(before), completed, source.name)
-    files = _files_in_place(source, target, before)
-    for name, item in copies.items():
-        label = f"{COMPLETED_LABELS}/{name}{file_ending(before)}"
-        files[name] = {**files[item.case.name], "label": label}
-    provenance = {
-        name: {
-            "of": item.case.name,
-            "fold": item.fold,
-            "open_voxels": completed[name].open_before,
-            "completed_voxels": completed[name].completed,
-        }
-        for name, item in copies.items()
-    }
-    voxels = f"{COMPLETED_VOXELS}/CASE: 1 where a model decided"
-    kept = {key: before[key] for key in before if key not in (LISTED, "training", COMPLETED)}
-    return {
-        **kept,
-        **after.to_dataset_json(),
-        NUM_TRAINING: len(files),
-        "name": target.name,
-        LISTED: files,
-        COMPLETED: {"cases": provenance, "voxels": voxels},
-    }
-
-
-def _contract_with_copies(
-    contract: Contract,
-    made_by_model: Collection[str],
-    completed: Mapping[str, Completed],
-    dataset: str,
-) -> Contract:
-    """Return the contract of the annotated cases and of the new copies."""
-    cases = {case: name for case, name in contract.cases.items() if case not in made_by_model}
-    if taken := sorted(completed.keys() & cases.keys()):
-        raise LabelSetError(f"case '{taken[0]}' exists already in {dataset}: rename it")
-    protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
-    names: dict[Protocol, str] = {}
-    for case, result in completed.items():
-        cases[case] = names.setdefault(result.protocol, f"completed_{len(names) + 1}")
-    if taken := sorted(set(names.values()) & set(protocols)):
-        raise LabelSetError(f"{dataset} has protocols of the names {some(taken)}: rename them")
-    protocols |= {name: protocol for protocol, name in names.items()}
-    has_ignore = contract.has_ignore or any(protocol.has_ignore for protocol in names)
-    if has_ignore:
-        protocols = {name: protocol.with_ignore() for name, protocol in protocols.items()}
-    return replace(contract, protocols=protocols, cases=cases, has_ignore=has_ignore)
-
-
-def _files_in_place(
-    source: Path, target: Path, dataset_json: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
-    """Return the files of the annotated training cases, relative to the new data set."""
-    made_by_model = originals(dataset_json)
-    return {
-        case.name: {
-            "images": [_in_place(path, target) for path in case.images],
-            "label": _in_place(case.label, target),
-        }
-        for case in raw_cases(source, dataset_json)
-        if case.part == TRAINING and case.name not in made_by_model
-    }
-
-
-def _in_place(path: Path | None, target: Path) -> str:
-    assert path is not None
-    return os.path.relpath(path.resolve(), target.resolve())

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from nnunet_labelset.commands.options import add_model, add_processes
 from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.dataset_conversion.complete import write_completed
+from nnunet_labelset.dataset_conversion.teach import (
+    Destination,
+    Source,
+    teacher_of_folder,
+    write_taught,
+)
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet.folders import check_free, find_dataset, nnunet_folder
@@ -27,7 +34,10 @@ model trained on the new data set.
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument(
-        "-d", required=True, metavar="ID_OR_NAME", help="data set that the model was trained on"
+        "-d",
+        required=True,
+        metavar="ID_OR_NAME",
+        help="data set to complete; the model was trained on it",
     )
     add_model(parser)
     parser.add_argument("--new-id", type=int, metavar="ID", help="id of the new data set")
@@ -39,10 +49,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=0.9,
         help="share of the probability of the label-set (default: %(default)s)",
     )
+    parser.add_argument(
+        "--from",
+        dest="predictions",
+        type=Path,
+        metavar="FOLDER",
+        help="take predictions from a folder: CASE.nii.gz, or CASE/LABEL.nii.gz",
+    )
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="TABLE",
+        help="labels of --from: columns 'prediction' (a value, or the name of a mask) and 'label'",
+    )
     add_processes(parser)
 
 
 def run(args: argparse.Namespace) -> None:
+    if bool(args.predictions) != bool(args.labels):
+        raise LabelSetError("--from and --labels belong together: a folder and a table for it")
+    if args.predictions:
+        complete_from_folder(args)
+    else:
+        complete_by_model(args)
+
+
+def complete_from_folder(args: argparse.Namespace) -> None:
+    """Fill in what a folder of predictions says."""
+    source = Source.read(args.d)
+    destination = Destination.choose(new_dataset_id(args), args.n)
+    teacher = teacher_of_folder(source, args.predictions, args.labels)
+    print("\n".join(write_taught(source, destination, lambda: [teacher], args.np)))
+
+
+def complete_by_model(args: argparse.Namespace) -> None:
+    """Fill in what the folds of a model are sure of."""
     new_id = new_dataset_id(args)
     if not 0.5 <= args.threshold <= 1:
         raise LabelSetError(

@@ -11,6 +11,7 @@ from nnunet_labelset.nnunet.default_trainer import prediction_arguments
 from nnunet_labelset.nnunet.forward import forward
 from nnunet_labelset.nnunet.label_colours import write_label_colours
 from nnunet_labelset.nnunet.names import DATASET, PREDICT
+from nnunet_labelset.nnunet.swapped_prediction import swapped_mirroring
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +19,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    forward(PREDICT, "nnunet_labelset predict", prediction_arguments(args.arguments))
+    arguments = prediction_arguments(args.arguments)
+    with swapped_mirroring(arguments):
+        forward(PREDICT, "nnunet_labelset predict", arguments)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("-o", dest="output", type=Path)
     output = parser.parse_known_args(args.arguments)[0].output

@@ -34,30 +34,36 @@ def store(
     num_leaves: int,
     optional: Iterable[LabelSet] = (),
     for_ignore: LabelSet = frozenset(),
+    voxels: Mapping[LabelSet, int] | None = None,
 ) -> Storage:
     """Return a protocol that stores all `sets` and in which exactly `annotated` is annotated.
 
     A leaf alone keeps its value, and so does an annotated leaf that does not occur. Another set
     takes a free value, one of its own leaves if possible, so that a viewer still shows it
     correctly; `for_ignore` is stored as `ignore`, if it can be. When values run out, the two sets
-    that lose least are united, until all fit. `optional` sets are stored only if nothing is lost:
+    that lose least are united, until all fit; `voxels` tells how often a set occurs. `optional` sets are stored only if nothing is lost:
     cases of one source then share a protocol.
     """
     needed = frozenset(sets) | {frozenset([leaf]) for leaf in annotated}
-    storage = _store(needed.union(optional), annotated, num_leaves, for_ignore)
+    counts = voxels or {}
+    storage = _store(needed.union(optional), annotated, num_leaves, for_ignore, counts)
     if storage.enlarged:
-        storage = _store(needed, annotated, num_leaves, for_ignore)
+        storage = _store(needed, annotated, num_leaves, for_ignore, counts)
     return storage
 
 
 def _store(
-    sets: frozenset[LabelSet], annotated: LabelSet, num_leaves: int, for_ignore: LabelSet
+    sets: frozenset[LabelSet],
+    annotated: LabelSet,
+    num_leaves: int,
+    for_ignore: LabelSet,
+    voxels: Mapping[LabelSet, int],
 ) -> Storage:
     full_set = frozenset(range(num_leaves))
     drawn_alone = frozenset().union(*(labels for labels in sets if len(labels) == 1))
     free = [value for value in range(num_leaves + 1) if value not in drawn_alone]
     larger = _with_statement(sets, drawn_alone, annotated, full_set)
-    united = _unite(larger, len(free))
+    united = _unite(larger, len(free), voxels)
     larger = {united.get(labels, labels) for labels in larger}
     ignored = full_set if full_set in larger else united.get(for_ignore, for_ignore)
     if full_set in larger and _in_doubt(larger - {full_set}, drawn_alone - annotated):
@@ -97,23 +103,28 @@ def _at_least_two(leaves: LabelSet) -> LabelSet:
     return leaves | (BACKGROUND if leaves != BACKGROUND else {1})
 
 
-def _unite(larger: Collection[LabelSet], room: int) -> dict[LabelSet, LabelSet]:
+def _unite(
+    larger: Collection[LabelSet], room: int, voxels: Mapping[LabelSet, int]
+) -> dict[LabelSet, LabelSet]:
     """Return which sets are united to which, so that at most `room` sets are left."""
     remaining = set(larger)
+    counts = {labels: voxels.get(labels, 1) for labels in larger}
     united: dict[LabelSet, LabelSet] = {}
     while len(remaining) > room:
         pairs = combinations(sorted(remaining, key=_order), 2)
-        pair = min(pairs, key=_loss)
+        pair = min(pairs, key=partial(_loss, counts))
         whole = pair[0] | pair[1]
+        counts[whole] = sum(counts[labels] for labels in {*pair, whole} if labels in counts)
         remaining = remaining.difference(pair) | {whole}
         united = {labels: whole if target in pair else target for labels, target in united.items()}
         united |= dict.fromkeys(pair, whole)
     return {labels: whole for labels, whole in united.items() if labels != whole}
 
 
-def _loss(pair: tuple[LabelSet, LabelSet]) -> int:
-    """How many leaves the two sets gain by being united."""
-    return 2 * len(pair[0] | pair[1]) - len(pair[0]) - len(pair[1])
+def _loss(counts: Mapping[LabelSet, int], pair: tuple[LabelSet, LabelSet]) -> int:
+    """Return how many leaves the voxels of the two sets gain when the sets are united."""
+    whole = len(pair[0] | pair[1])
+    return sum(counts[labels] * (whole - len(labels)) for labels in pair)
 
 
 def _order(labels: LabelSet) -> tuple[int, list[int]]:

@@ -23,6 +23,9 @@ _SAFE: list[Any] = [
     *((_ARRAY, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
 ]
 
+# In the first parameter group of the optimizer, whose options nnU-Net saves and restores as they
+# are. Plain containers, so that checkpoints load without this package.
+STATE = "label_sets"
 TRUST = "nnunet_labelset_trust"  # a variable, because nnU-Net's commands know no such option
 TRUST_IT = f"set {TRUST}=1"
 

@@ -39,6 +39,7 @@ from nnunet_labelset.nnunet.checkpoint_file import TRUST_IT, read_checkpoint, tr
 from nnunet_labelset.nnunet.discovery import external_trainers
 from nnunet_labelset.nnunet.label_colours import write_label_colours
 from nnunet_labelset.nnunet.models import trained_folds
+from nnunet_labelset.nnunet.swapped_prediction import SWAP_MIRRORING
 
 CHECKPOINT = names.FINAL_CHECKPOINT
 # What nnU-Net reads when it predicts, and what tells people about the data; all else in these files
@@ -101,6 +102,11 @@ def export(
         f"{output}: folds {', '.join(folds)}; "
         "stock nnU-Net gives the same segmentation, without this package."
     )
+    if SWAP_MIRRORING in model.name:
+        print(
+            "It predicts without mirroring there, as it must: nnU-Net would mix left and right. "
+            "'nnunet_labelset predict' mirrors the original model and swaps the sides."
+        )
     print(f"Elsewhere, type:\n{how_to_predict(model, output.name, folds, postprocessing)}")
 
 

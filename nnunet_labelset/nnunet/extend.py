@@ -8,30 +8,23 @@ unlikely copy of the background: at the first step the network says what the old
 
 from __future__ import annotations
 
-import tempfile
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import check_name, new_file, read_json, write_json
+from nnunet_labelset.io.files import check_name, new_file, write_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.checkpoint_file import read_checkpoint
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.models import trained_folds
+from nnunet_labelset.nnunet.model_file import OldModel, best_start, opened_model
 from nnunet_labelset.nnunet.names import (
     DATASET,
-    PLANS,
     PREPROCESSED,
     RAW,
     dataset_words,
-    fold_name,
-    model_words,
 )
 from nnunet_labelset.nnunet.raw import channel_names, raw_cases, read_dataset
 from nnunet_labelset.nnunet.recommendation import (
@@ -41,17 +34,12 @@ from nnunet_labelset.nnunet.recommendation import (
 )
 
 OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
-NO_MODEL = "no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip"
 NEW_OUTPUTS = "new_names"  # those of them that the old model did not know
 OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
 # The logit of a new label against that of background, or of a new region, which has no background:
 # low enough that the first prediction is the old one, and high enough that Dice, whose gradient
 # goes with the probability, finds the label.
 UNLIKELY = -2.0
-
-
-# Weights hardly compress. A zip that grows far beyond its size would only fill the disk.
-LARGEST_GROWTH = 100
 
 
 def start_name(plans: str, configuration: str) -> str:
@@ -75,10 +63,11 @@ def extend(
     number = _dataset_number(raw)
     dataset_json, contract = read_dataset(raw)
     new = tuple(contract.regions) if contract.regions is not None else contract.leaf_names
-    with _opened(model, fold) as (folder, checkpoint_file):
+    with opened_model(model, fold) as (folder, checkpoints):
         old_model = OldModel.read(folder)
         check_extension(old_model, dataset_json, contract, new)
-        weights = _new_weights(checkpoint_file, old_model.outputs, new, contract, trust)
+        checkpoint = best_start(checkpoints)
+        weights = _new_weights(checkpoint, old_model.outputs, new, contract, trust)
     name = _plans_name(plans_name, old_model.plans)
     target = nnunet_folder(PREPROCESSED) / raw.name
     start = target / start_name(name, old_model.configuration)
@@ -130,26 +119,6 @@ def _save_start(path: Path, content: dict[str, Any]) -> None:
         torch.save(content, temporary)
 
 
-@dataclass(frozen=True)
-class OldModel:
-    """What a model folder says about the network."""
-
-    configuration: str
-    plans: dict[str, Any]
-    dataset_json: dict[str, Any]
-    outputs: tuple[str, ...]
-
-    @classmethod
-    def read(cls, folder: Path) -> OldModel:
-        plans = read_json(folder / PLANS)
-        expected = {"plans_name", "dataset_name", "configurations"}
-        if folder.name.count("__") != 2 or not expected <= set(plans):
-            raise LabelSetError(f"{folder}: {NO_MODEL}")
-        dataset_json = read_json(folder / DATASET)
-        _, _, configuration = model_words(folder)
-        return cls(configuration, plans, dataset_json, output_names(dataset_json))
-
-
 def extension_trainer(contract: Contract, old: Sequence[str], new: Sequence[str]) -> str:
     """Return the trainer for a model with the labels `old` that learns those of `new`.
 
@@ -165,92 +134,12 @@ def extension_trainer(contract: Contract, old: Sequence[str], new: Sequence[str]
     return trainer if complete else trainer.replace(DEFAULT_TRAINER, TEACHER_TRAINER)
 
 
-def output_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
-    """The label of every output of a network, in nnU-Net's order: by value, or of regions as they
-    are listed.
-    """
-    labels = {
-        name: value for name, value in dataset_json.get("labels", {}).items() if name != "ignore"
-    }
-    if any(isinstance(value, (list, tuple)) and len(value) > 1 for value in labels.values()):
-        return tuple(name for name in labels if name != "background")
-    return tuple(
-        sorted(
-            labels,
-            key=lambda name: int(
-                labels[name][0] if isinstance(labels[name], list) else labels[name]
-            ),
-        )
-    )
-
-
-@contextmanager
-def _opened(model: Path, fold: str | None) -> Iterator[tuple[Path, Path]]:
-    """The folder of a model and one of its checkpoints; of a zip, only these files are unpacked."""
-    if model.is_file():
-        with tempfile.TemporaryDirectory(prefix="labelset_extend_") as scratch:
-            yield _unpack(model, fold, Path(scratch))
-    elif (model / PLANS).is_file():
-        yield model, _checkpoint(model, model.glob(f"{fold_name('*')}/*"), fold)
-    else:
-        raise LabelSetError(f"{model}: {NO_MODEL}")
-
-
-def _unpack(model: Path, fold: str | None, scratch: Path) -> tuple[Path, Path]:
-    """Unpack plans, dataset.json and one checkpoint; returns the model folder and the
-    checkpoint.
-    """
-    try:
-        with zipfile.ZipFile(model) as archive:
-            names = [name for name in archive.namelist() if ".." not in Path(name).parts]
-            folder = _model_in_zip(model, names)
-            files = [Path(name) for name in names if Path(name).parent.parent == folder]
-            checkpoint = _checkpoint(model, files, fold)
-            chosen = [path.as_posix() for path in (folder / PLANS, folder / DATASET, checkpoint)]
-            _check_growth(model, archive, chosen)
-            archive.extractall(scratch, chosen)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
-        raise LabelSetError(f"{model}: not a zip that nnU-Net exported: {error}") from None
-    return scratch / folder, scratch / checkpoint
-
-
-def _model_in_zip(model: Path, names: Sequence[str]) -> Path:
-    folders = [Path(name).parent for name in names if Path(name).name == PLANS]
-    models = [path for path in folders if path.name.count("__") == 2]  # others: postprocessing
-    if len(models) != 1:
-        listed = some(path.name for path in models) or "none"
-        raise LabelSetError(
-            f"{model}: expected one model in the zip, but got {listed}: unzip it and give its "
-            "folder"
-        )
-    return models[0]
-
-
-def _check_growth(model: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> None:
-    size = sum(archive.getinfo(name).file_size for name in names)
-    if size > LARGEST_GROWTH * model.stat().st_size:
-        raise LabelSetError(
-            f"{model}: would unpack to {size / 1e6:.0f} MB, more than {LARGEST_GROWTH} times its "
-            "size: not a model; unzip it yourself if you trust it, and give its folder"
-        )
-
-
-def _checkpoint(model: Path, files: Iterable[Path], fold: str | None) -> Path:
-    folds = trained_folds(files)
-    if not folds or (fold is not None and fold not in folds):
-        raise LabelSetError(
-            f"{model}: fold {fold or '0'} is not trained to its end; trained: "
-            f"{some(folds) or 'none'}"
-        )
-    return folds[fold if fold is not None else "all" if "all" in folds else min(folds)]
-
-
 def check_extension(
     old_model: OldModel, dataset_json: Mapping[str, Any], contract: Contract, new: Sequence[str]
 ) -> None:
     """Refuse what would make another network of it, or lose what it knows."""
     _check_outputs(old_model, contract)
-    _check_channels(channel_names(old_model.dataset_json), channel_names(dataset_json))
+    check_channels(channel_names(old_model.dataset_json), channel_names(dataset_json))
     _check_labels(old_model.outputs, new)
 
 
@@ -268,7 +157,8 @@ def _check_outputs(old_model: OldModel, contract: Contract) -> None:
         )
 
 
-def _check_channels(old: Sequence[str], new: Sequence[str]) -> None:
+def check_channels(old: Sequence[str], new: Sequence[str]) -> None:
+    """Refuse channels of another kind or order; warn of other names."""
     if old == new:
         return
     # nnU-Net normalises CT differently.

@@ -14,7 +14,9 @@ from nnunet_labelset.evaluation.statistics import describe
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.models import read_splits
+from nnunet_labelset.nnunet.swapped_prediction import SWAP_MIRRORING
 
+MIRRORING = "Labels differ by side: the model predicts without mirroring, as the checkpoints say."
 CARD = Path(__file__).parent / "assets" / "model_card.md"
 
 
@@ -36,6 +38,7 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
         trainer=trainer,
         version=__version__,
         builtin=builtin,
+        mirroring=f"\n{MIRRORING}" if SWAP_MIRRORING in trainer else "",
         labels="\n".join(_labels(dataset_json["labels"], contract, _validation_dice(model, folds))),
         protocols="\n".join(_protocols(contract)) if contract else "Not declared.",
     )

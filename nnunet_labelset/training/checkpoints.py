@@ -17,6 +17,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.checkpoint_file import (
+    STATE,
     TRUST_IT,
     UnreadableCheckpointError,
     read_checkpoint,
@@ -29,9 +30,6 @@ from nnunet_labelset.nnunet.names import (
     SPLITS,
 )
 
-# In the first parameter group of the optimizer, whose options nnU-Net saves and restores as they
-# are. Plain containers, so that checkpoints load without this package.
-STATE = "label_sets"
 CHECKPOINTS = (FINAL_CHECKPOINT, LATEST_CHECKPOINT, BEST_CHECKPOINT)
 NEW_TRAINING = "start a new training without --c"
 
@@ -46,6 +44,7 @@ class TrainingState:
     running_dice: dict[Any, torch.Tensor] = field(default_factory=dict)
     new_labels: list[str] | None = None  # in a training that `extend` started
     teacher: dict[str, Any] | None = None  # weights
+    mirror: dict[str, Any] | None = None  # how predictions are mirrored: axis, swapped outputs
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Mapping[str, Any]) -> TrainingState:

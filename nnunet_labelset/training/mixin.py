@@ -20,13 +20,13 @@ from nnunet_labelset.contract.completed import check_split, whole_split
 from nnunet_labelset.io.parallel import exit_when_terminated
 from nnunet_labelset.losses import LabelSetLoss, RunningDice
 from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.nnunet.checkpoint_file import STATE
 from nnunet_labelset.nnunet.export import without_cases
 from nnunet_labelset.nnunet.extend import start_name
 from nnunet_labelset.nnunet.names import REFERENCES, VALIDATION
 from nnunet_labelset.training import checks
 from nnunet_labelset.training.advice import Advice
 from nnunet_labelset.training.checkpoints import (
-    STATE,
     CheckpointGuard,
     TrainingState,
     as_file,

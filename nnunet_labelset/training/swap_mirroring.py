@@ -19,12 +19,12 @@ from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.recommendation import sided_pairs
+from nnunet_labelset.nnunet.swapped_prediction import announced_mirror, left_right_axis
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.stopping import stopping
 
 PAIRS = "mirrored_labels"  # in dataset.json: pairs of labels, where their names do not tell
 SHARE = 0.5  # of the samples that are mirrored
-LARGEST_ANGLE = 30  # degrees between an image axis and left-right
 
 
 def label_pairs(
@@ -80,32 +80,34 @@ def swapped_sets(membership: Tensor, swap: np.ndarray) -> Tensor:
     return torch.tensor([rows[tuple(row)] for row in membership[:, swap].tolist()])
 
 
-def left_right_axis(properties: Mapping[str, Any], transpose: Sequence[int]) -> int:
-    """Return the axis of a preprocessed image, of 0 to 2, that runs from one side to the other.
-
-    properties: nnU-Net's, of a case. transpose: `transpose_forward` of the plans.
-    """
-    if "sitk_stuff" in properties:
-        direction = np.array(properties["sitk_stuff"]["direction"])
-        if direction.size != 9:
-            raise LabelSetError("SwapMirroring needs 3D images, which tell left from right")
-        sideways = np.abs(direction.reshape(3, 3)[0])  # by axis of the image: x, y, z
-    elif "nibabel_stuff" in properties:
-        affine = np.array(properties["nibabel_stuff"]["original_affine"])[:3, :3]
-        sideways = np.abs(affine[0] / np.linalg.norm(affine, axis=0))
-    else:
-        raise LabelSetError("SwapMirroring: the image format does not tell left from right")
-    if sideways.max() < np.cos(np.radians(LARGEST_ANGLE)):
-        raise LabelSetError("SwapMirroring: no axis of the image runs from left to right")
-    return list(transpose).index(2 - int(sideways.argmax()))
-
-
 class SwapMirroringMixin(LabelSetMixin):
     """Put it behind the other mixins and before `nnUNetTrainerNoMirroring`.
 
     nnU-Net itself neither mirrors patches nor predictions then, so that stock nnU-Net predicts
-    correctly with the trained model.
+    correctly with the trained model. `nnunet_labelset predict` mirrors and swaps.
     """
+
+    @classmethod
+    def build_network_architecture(
+        cls,
+        plans_manager: Any,
+        configuration_manager: Any,
+        num_input_channels: int,
+        num_output_channels: int,
+        enable_deep_supervision: bool = True,
+    ) -> Any:
+        """Return nnU-Net's network; one that predicts mirrors and swaps by itself."""
+        network = super().build_network_architecture(
+            plans_manager,
+            configuration_manager,
+            num_input_channels,
+            num_output_channels,
+            enable_deep_supervision,
+        )
+        mirror = announced_mirror()
+        if mirror is not None:
+            mirror.apply(network)
+        return network
 
     def __init__(
         self,
@@ -120,9 +122,9 @@ class SwapMirroringMixin(LabelSetMixin):
             if self.regions or self.is_cascaded:
                 raise LabelSetError("SwapMirroring works neither with regions nor in a cascade")
             self.mirrored_pairs = label_pairs(self.label_sets.leaf_names, dataset_json)
-        swap = swapped_leaves(self.label_sets.leaf_names, self.mirrored_pairs)
-        self.label_sets = with_mirror_images(self.contract, swap)
-        self._swap = swapped_sets(self.label_sets.membership, swap)  # (K,)
+        self._swapped_leaves = swapped_leaves(self.label_sets.leaf_names, self.mirrored_pairs)
+        self.label_sets = with_mirror_images(self.contract, self._swapped_leaves)
+        self._swap = swapped_sets(self.label_sets.membership, self._swapped_leaves)  # (K,)
 
     def initialize(self) -> None:
         with stopping():
@@ -150,6 +152,10 @@ class SwapMirroringMixin(LabelSetMixin):
         if axis < 0:
             raise LabelSetError("SwapMirroring: 2D slices of this data set do not show both sides")
         return axis
+
+    def save_checkpoint(self, filename: str) -> None:
+        self.state.mirror = {"axis": self._mirror_axis, "swap": self._swapped_leaves.tolist()}
+        super().save_checkpoint(filename)
 
     def encode_batch(self, batch: dict) -> dict:
         batch = super().encode_batch(batch)

@@ -12,7 +12,7 @@ import torch
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.checkpoint_file import read_checkpoint
-from nnunet_labelset.nnunet.extend import _opened
+from nnunet_labelset.nnunet.model_file import opened_model
 
 
 class Code:
@@ -67,5 +67,5 @@ def test_a_zip_that_would_fill_the_disk_is_refused(tmp_path: Path) -> None:
         file.writestr(f"{model}/plans.json", "{}")
         file.writestr(f"{model}/dataset.json", "{}")
         file.writestr(f"{model}/fold_0/checkpoint_final.pth", bytes(20_000_000))
-    with pytest.raises(LabelSetError, match="20 MB"), _opened(archive, None):
+    with pytest.raises(LabelSetError, match="20 MB"), opened_model(archive):
         pass

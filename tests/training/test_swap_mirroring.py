@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,16 +13,18 @@ import torch
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.swapped_prediction import left_right_axis
 from nnunet_labelset.trainers.swap_mirroring import nnUNetTrainerLabelSet_SwapMirroring
 from nnunet_labelset.training.swap_mirroring import (
     label_pairs,
-    left_right_axis,
     swapped_leaves,
     swapped_sets,
     with_mirror_images,
 )
 from tests.helpers import tiny
+from tests.helpers.volumes import write_volume
 
+TRAINER = "nnUNetTrainerLabelSet_SwapMirroring"
 NAMES = ("background", "kidney_left", "kidney_right", "liver")
 DATASET = {
     "labels": {**{name: value for value, name in enumerate(NAMES)}, "ignore": 4},
@@ -73,6 +78,12 @@ def test_the_axis_follows_direction_and_transpose(
     direction: list[int], transpose: list[int], axis: int
 ) -> None:
     assert left_right_axis({"sitk_stuff": {"direction": direction}}, transpose) == axis
+
+
+def test_a_reader_that_turns_images_counts_as_turned() -> None:
+    turned = np.eye(4)
+    stored = {"original_affine": np.eye(4)[[1, 2, 0, 3]], "reoriented_affine": turned}
+    assert left_right_axis({"nibabel_stuff": stored}, [0, 1, 2]) == 2
 
 
 def test_oblique_and_flat_images_are_refused() -> None:
@@ -133,3 +144,53 @@ def test_training_and_prediction_do_not_mirror_otherwise(in_process: tiny.NNUNet
 def test_labels_without_sides_are_refused(in_process: tiny.NNUNet) -> None:
     with pytest.raises(SystemExit):
         tiny.make(in_process, nnUNetTrainerLabelSet_SwapMirroring, fold="all")
+
+
+def train_one_step(nnunet: tiny.NNUNet) -> None:
+    """Leave a model in nnU-Net's folders as a training would."""
+    trainer = tiny.make(
+        nnunet, nnUNetTrainerLabelSet_SwapMirroring, sided_dataset(nnunet), fold="all"
+    )
+    trainer.initialize()
+    trainer.on_train_start()
+    trainer.train_step(next(trainer.dataloader_train))
+    trainer.save_checkpoint(str(Path(trainer.output_folder, "checkpoint_final.pth")))
+
+
+def predict(
+    nnunet: tiny.NNUNet, images: Path, output: Path, *options: str, check: bool = True
+) -> subprocess.CompletedProcess:
+    words = ["-i", images, "-o", output, "-d", 901, "-c", "3d_fullres", "-f", "all"]
+    words += ["-tr", TRAINER, "-device", "cpu", "-npp", 0, "-nps", 0, "--save_probabilities"]
+    results = os.environ["nnUNet_results"]
+    return nnunet.run(
+        "nnunet_labelset", "predict", *words, *options, check=check, nnUNet_results=results
+    )
+
+
+def probabilities(folder: Path) -> dict[str, np.ndarray]:
+    return {path.stem: np.load(path)["probabilities"] for path in folder.glob("*.npz")}
+
+
+def test_the_prediction_of_a_mirrored_image_is_mirrored_and_exchanged(
+    in_process: tiny.NNUNet, tmp_path: Path
+) -> None:
+    train_one_step(in_process)
+    image, _ = tiny.volume(7)
+    images = tmp_path / "images"
+    write_volume(images / "plain_0000.nii.gz", image)
+    write_volume(images / "mirrored_0000.nii.gz", image[:, :, ::-1].copy())
+    swapped = [0, 2, 1, 3]
+    predict(in_process, images, tmp_path / "swapped")
+    both = probabilities(tmp_path / "swapped")
+    expected = both["plain"][swapped][..., ::-1]
+    np.testing.assert_allclose(both["mirrored"], expected, rtol=0, atol=5e-3)
+    predict(in_process, images, tmp_path / "plain", "--disable_tta")
+    plain = probabilities(tmp_path / "plain")
+    assert np.abs(plain["mirrored"] - plain["plain"][swapped][..., ::-1]).max() > 0.05
+    turned = tmp_path / "turned"
+    write_volume(turned / "turned_0000.nii.gz", image, direction=(0, 1, 0, 1, 0, 0, 0, 0, 1))
+    done = predict(in_process, turned, tmp_path / "refused", check=False)
+    assert done.returncode == 1
+    assert "turned_0000.nii.gz" in done.stderr
+    assert not (tmp_path / "refused").exists()

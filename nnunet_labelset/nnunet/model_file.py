@@ -1,0 +1,127 @@
+"""A trained model as it was handed over: a folder TRAINER__PLANS__CONFIGURATION, or its zip."""
+
+from __future__ import annotations
+
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.models import trained_folds
+from nnunet_labelset.nnunet.names import DATASET, PLANS, fold_name, model_words
+
+NO_MODEL = "no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip"
+# Weights hardly compress. A zip that grows far beyond its size would only fill the disk.
+LARGEST_GROWTH = 100
+Checkpoints = dict[str, Path]  # by fold
+
+
+@dataclass(frozen=True)
+class OldModel:
+    """What a model folder says about the network."""
+
+    configuration: str
+    plans: dict[str, Any]
+    dataset_json: dict[str, Any]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> OldModel:
+        plans = read_json(folder / PLANS)
+        expected = {"plans_name", "dataset_name", "configurations"}
+        if folder.name.count("__") != 2 or not expected <= set(plans):
+            raise LabelSetError(f"{folder}: {NO_MODEL}")
+        dataset_json = read_json(folder / DATASET)
+        _, _, configuration = model_words(folder)
+        return cls(configuration, plans, dataset_json, output_names(dataset_json))
+
+
+def output_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
+    """The label of every output of a network, in nnU-Net's order: by value, or of regions as they
+    are listed.
+    """
+    labels = {
+        name: value for name, value in dataset_json.get("labels", {}).items() if name != "ignore"
+    }
+    if any(isinstance(value, (list, tuple)) and len(value) > 1 for value in labels.values()):
+        return tuple(name for name in labels if name != "background")
+    return tuple(
+        sorted(
+            labels,
+            key=lambda name: int(
+                labels[name][0] if isinstance(labels[name], list) else labels[name]
+            ),
+        )
+    )
+
+
+@contextmanager
+def opened_model(model: Path, fold: str | None = None) -> Iterator[tuple[Path, Checkpoints]]:
+    """Yield the folder of a model and its checkpoints by fold, all of them or one.
+
+    Of a zip, only these files are unpacked.
+    """
+    if model.is_file():
+        with tempfile.TemporaryDirectory(prefix="labelset_extend_") as scratch:
+            yield _unpack(model, fold, Path(scratch))
+    elif (model / PLANS).is_file():
+        yield model, _checkpoints(model, model.glob(f"{fold_name('*')}/*"), fold)
+    else:
+        raise LabelSetError(f"{model}: {NO_MODEL}")
+
+
+def best_start(checkpoints: Checkpoints) -> Path:
+    """Return the checkpoint that saw most cases."""
+    return checkpoints["all" if "all" in checkpoints else min(checkpoints)]
+
+
+def _unpack(model: Path, fold: str | None, scratch: Path) -> tuple[Path, Checkpoints]:
+    """Unpack plans, dataset.json and checkpoints; return the model folder and the checkpoints."""
+    try:
+        with zipfile.ZipFile(model) as archive:
+            names = [name for name in archive.namelist() if ".." not in Path(name).parts]
+            folder = _model_in_zip(model, names)
+            files = [Path(name) for name in names if Path(name).parent.parent == folder]
+            checkpoints = _checkpoints(model, files, fold)
+            needed = [folder / PLANS, folder / DATASET, *checkpoints.values()]
+            chosen = [path.as_posix() for path in needed]
+            _check_growth(model, archive, chosen)
+            archive.extractall(scratch, chosen)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        raise LabelSetError(f"{model}: not a zip that nnU-Net exported: {error}") from None
+    return scratch / folder, {name: scratch / path for name, path in checkpoints.items()}
+
+
+def _model_in_zip(model: Path, names: Sequence[str]) -> Path:
+    folders = [Path(name).parent for name in names if Path(name).name == PLANS]
+    models = [path for path in folders if path.name.count("__") == 2]  # others: postprocessing
+    if len(models) != 1:
+        listed = some(path.name for path in models) or "none"
+        raise LabelSetError(
+            f"{model}: expected one model in the zip, but got {listed}: unzip it and give its folder"
+        )
+    return models[0]
+
+
+def _check_growth(model: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> None:
+    size = sum(archive.getinfo(name).file_size for name in names)
+    if size > LARGEST_GROWTH * model.stat().st_size:
+        raise LabelSetError(
+            f"{model}: would unpack to {size / 1e6:.0f} MB, more than {LARGEST_GROWTH} times its "
+            "size: not a model; unzip it yourself if you trust it, and give its folder"
+        )
+
+
+def _checkpoints(model: Path, files: Iterable[Path], fold: str | None) -> Checkpoints:
+    folds = trained_folds(files)
+    if not folds or (fold is not None and fold not in folds):
+        raise LabelSetError(
+            f"{model}: fold {fold or '0'} is not trained to its end; trained: {some(folds) or 'none'}"
+        )
+    return folds if fold is None else {fold: folds[fold]}
