@@ -77,6 +77,7 @@ def complete_values(
         annotated=_annotated(protocol, before, still_open),
         num_leaves=protocol.num_leaves,
         for_ignore=protocol.sets[-1] if protocol.has_ignore else frozenset(),
+        voxels={protocol.sets[value]: count for value, count in still_open.items()},
     )
     for value in still_open:
         leaf_map[is_open & (values == value)] = storage.value[protocol.sets[value]]

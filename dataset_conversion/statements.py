@@ -8,7 +8,7 @@ says can widen what the annotation knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +98,7 @@ def taught_values(
     counts = np.bincount(numbers.ravel(), minlength=len(sets)).tolist()
     storage = store(
         sets=sets,
-        annotated=_annotated(protocol, answers),
+        annotated=_annotated(protocol, answers, np.unique(values).tolist(), sets),
         num_leaves=protocol.num_leaves,
         voxels=dict(zip(sets, counts, strict=True)),
     )
@@ -119,11 +119,22 @@ def taught_values(
     return result, is_narrowed, taught
 
 
-def _annotated(protocol: Protocol, answers: Sequence[Answer]) -> LabelSet:
+def _annotated(
+    protocol: Protocol,
+    answers: Sequence[Answer],
+    values: Iterable[int],
+    sets: Iterable[LabelSet],
+) -> LabelSet:
     """Return the leaves that a training on the copy may take for annotated.
 
-    Those that people drew, those that a teacher knows, and background if that is all of them.
+    Those that people drew, those that a teacher knows, and those about which nothing is open any
+    more; background if that is all of them.
     """
+    no_leaf: LabelSet = frozenset()
+    stated = protocol.stated_sets
+    in_question = no_leaf.union(*(stated.get(value, no_leaf) for value in values))
+    still_open = no_leaf.union(*(labels for labels in sets if len(labels) > 1))
     leaves = protocol.annotated.union(*(answer.known for answer in answers))
+    leaves |= in_question - still_open
     is_complete = leaves | {NONE} == protocol.full_set
     return leaves | {NONE} if is_complete else leaves

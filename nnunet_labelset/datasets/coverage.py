@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.tables import column_of_cases, csv_text
 from nnunet_labelset.io.text import aligned
@@ -21,6 +22,7 @@ PICTURES = (".png", ".pdf", ".svg")
 WIDEST = 100  # a text table that is wider has the labels in its rows
 MOST_ON_SCREEN = 40
 ALL = "all"
+COPIES = "completed"  # what a model said is not annotation
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,8 @@ def dataset_coverage(
     table: str | None = None,
     column: str | None = None,
 ) -> list[CoverageRow]:
-    """Rows for the training cases of a raw data set, and for its test cases as far as they have a
-    protocol.
+    """Rows for the training cases of a raw data set, for the copies that a model has completed, and
+    for its test cases as far as they have a protocol.
     """
     training, cases = training_cases(folder, dataset_json), raw_cases(folder, dataset_json)
     test = [
@@ -162,5 +164,11 @@ def dataset_coverage(
         if case.part == TEST and case.label and case.name in contract.cases
     ]
     groups = column_of_cases(table, column, training + test) if table and column else None
-    rows = coverage_table(contract, training, groups, TRAINING if test else "")
-    return rows + (coverage_table(contract, test, groups, TEST) if test else [])
+    copies = originals(dataset_json)
+    annotated = [case for case in training if case not in copies]
+    parts = {TRAINING: annotated, COPIES: list(copies), TEST: test}
+    parts = {part: names for part, names in parts.items() if names}
+    rows = []
+    for part, names in parts.items():
+        rows += coverage_table(contract, names, groups, part if len(parts) > 1 else "")
+    return rows

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
+from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.datasets.annotate.history import recorded_reasons
+from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import aligned, some
+from nnunet_labelset.nnunet.names import DATASET
 
 UNKNOWN_REASON = "dataset.json (no record of how it was declared)"
 
@@ -19,6 +22,9 @@ def explain_case(folder: Path, contract: Contract, case: str) -> str:
     name = contract.protocol_name(case)
     protocol = contract.protocols[name]
     reason = recorded_reasons(folder).get(case, UNKNOWN_REASON)
+    original = originals(read_json(folder / DATASET)).get(case)
+    if original is not None:
+        reason = f"predictions: a completed copy of '{original}', for training only"
     rows = [("value", "called", "may be")]
     for value, leaves in enumerate(protocol.sets):
         rows.append((str(value), contract.value_names[value], contract.words(leaves)))

@@ -36,10 +36,26 @@ def training_arguments(arguments: Sequence[str]) -> list[str]:
 
 def prediction_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of `nnUNetv2_predict` with the trainer of a model that exists."""
-    parser = _parser()
+    return _with_trainer(_prediction_parser(), arguments, _trainer_for_prediction)
+
+
+def parse_prediction(arguments: Sequence[str]) -> argparse.Namespace | None:
+    """Return the arguments of `nnUNetv2_predict`; None if they only ask for help, or are wrong."""
+    if {"-h", "--help"} & set(arguments):
+        return None
+    try:
+        return _prediction_parser().parse_known_args(list(arguments))[0]
+    except _UnreadableError:
+        return None
+
+
+def _prediction_parser() -> argparse.ArgumentParser:
+    # All that begin with the letter of another option: argparse would read -device as -d evice.
+    parser = _parser("-device", "-chk", "-part_id", "-prev_stage_predictions", "-i")
     parser.add_argument("-d", dest="dataset", required=True)
     parser.add_argument("-c", dest="configuration", required=True)
-    return _with_trainer(parser, arguments, _trainer_for_prediction)
+    parser.add_argument("--disable_tta", action="store_true")
+    return parser
 
 
 def _parser(*options: str) -> argparse.ArgumentParser:

@@ -7,7 +7,6 @@ always, with a network that does both by itself.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.checkpoint_file import STATE, TRUST_IT, read_checkpoint, trusted
+from nnunet_labelset.nnunet.default_trainer import parse_prediction
 from nnunet_labelset.nnunet.models import find_model, trained_folds
 from nnunet_labelset.nnunet.raw import file_ending, image_files
 
@@ -149,18 +149,10 @@ def swapped_mirroring(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def _mirror_of_prediction(arguments: Sequence[str]) -> Mirror | None:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    for option in ("-d", "-tr", "-c", "-i"):
-        parser.add_argument(option, default="")
-    parser.add_argument("-p", default=names.DEFAULT_PLANS)
-    parser.add_argument("--disable_tta", action="store_true")
-    try:
-        args, _ = parser.parse_known_args(list(arguments))
-    except argparse.ArgumentError:  # nnU-Net explains what is wrong with its arguments
+    args = parse_prediction(arguments)
+    if args is None or SWAP_MIRRORING not in args.trainer or args.disable_tta:
         return None
-    if SWAP_MIRRORING not in args.tr or args.disable_tta or {"-h", "--help"} & set(arguments):
-        return None
-    model = find_model(args.d, args.tr, args.p, args.c)
+    model = find_model(args.dataset, args.trainer, args.plans, args.configuration)
     mirror = Mirror.of_model(model)
     if mirror is None:
         print(f"{model}: the checkpoint does not tell the axis: predicting without mirroring")

@@ -76,3 +76,13 @@ def test_predict_takes_the_only_model(folders: Path, capsys: pytest.CaptureFixtu
     (results / "nnUNetTrainerLabelSet__nnUNetPlans__2d").mkdir()
     with pytest.raises(LabelSetError, match=r"nnUNetTrainerLabelSet.*nnUNetTrainerLeafDice"):
         prediction_arguments(arguments)
+
+
+@pytest.mark.parametrize("option", [("-device", "cpu"), ("-chk", "checkpoint_best.pth")])
+def test_options_of_nnunet_are_not_taken_for_shorter_ones(
+    folders: Path, option: tuple[str, str]
+) -> None:
+    model = folders / "nnUNet_results" / "Dataset020_Test" / "nnUNetTrainerX__nnUNetPlans__2d"
+    model.mkdir(parents=True)
+    arguments = ["-d", "20", "-c", "2d", "-i", "images", "-o", "out", *option]
+    assert prediction_arguments(arguments)[-2:] == ["-tr", "nnUNetTrainerX"]
