@@ -15,9 +15,9 @@ from nnunet_labelset.dataset_conversion.teach import (
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.extend import extend
 
-EPILOG = """One model: the network goes on training with the labels that it has, and new ones. Several models, or
---offline: every model predicts the images, which need no annotation, and a new data set holds what they say; train
-any network on it."""
+EPILOG = """One model: the network goes on training with the labels that it has, and new ones.
+Several models, or --offline: every model predicts the images, which need no annotation, and a new
+data set holds what they say; train any network on it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -41,8 +41,8 @@ def store(
     A leaf alone keeps its value, and so does an annotated leaf that does not occur. Another set
     takes a free value, one of its own leaves if possible, so that a viewer still shows it
     correctly; `for_ignore` is stored as `ignore`, if it can be. When values run out, the two sets
-    that lose least are united, until all fit; `voxels` tells how often a set occurs. `optional` sets are stored only if nothing is lost:
-    cases of one source then share a protocol.
+    that lose least are united, until all fit; `voxels` tells how often a set occurs. `optional`
+    sets are stored only if nothing is lost: cases of one source then share a protocol.
     """
     needed = frozenset(sets) | {frozenset([leaf]) for leaf in annotated}
     counts = voxels or {}

@@ -104,7 +104,8 @@ def _model_in_zip(model: Path, names: Sequence[str]) -> Path:
     if len(models) != 1:
         listed = some(path.name for path in models) or "none"
         raise LabelSetError(
-            f"{model}: expected one model in the zip, but got {listed}: unzip it and give its folder"
+            f"{model}: expected one model in the zip, but got {listed}: unzip it and give its "
+            "folder"
         )
     return models[0]
 
@@ -122,6 +123,7 @@ def _checkpoints(model: Path, files: Iterable[Path], fold: str | None) -> Checkp
     folds = trained_folds(files)
     if not folds or (fold is not None and fold not in folds):
         raise LabelSetError(
-            f"{model}: fold {fold or '0'} is not trained to its end; trained: {some(folds) or 'none'}"
+            f"{model}: fold {fold or '0'} is not trained to its end; trained: "
+            f"{some(folds) or 'none'}"
         )
     return folds if fold is None else {fold: folds[fold]}

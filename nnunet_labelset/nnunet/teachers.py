@@ -1,4 +1,4 @@
-"""Predictions of trained models for the cases of another data set, with nnU-Net's own prediction."""
+"""Predictions of trained models for the cases of another data set, made by nnU-Net itself."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def predict_cases(
     folder: Path,
     trust: bool,
 ) -> TeacherModel:
-    """Predict cases with all trained folds of a model, or with one; return where the label maps lie.
+    """Predict cases with all trained folds of a model, or with one; return the folder.
 
     Predictions that exist already are kept, so that a stopped run can go on. folder: where to make
     a folder for them.
