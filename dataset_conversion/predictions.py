@@ -177,20 +177,27 @@ def _problems(predictions: Predictions, cases: Sequence[str]) -> Iterator[str]:
             f"--from {predictions.folder}: no prediction of any case: expected "
             f"{some([f'{case}{predictions.ending}' for case in cases], 2)} or folders of masks"
         )
-    words = [name for name in predictions.leaves if not name.isdigit()]
     for case in present:
-        folder = predictions.folder / case
-        if folder.is_dir():
-            masks = case_files(folder, predictions.ending)
-            missing = [name for name, leaf in predictions.leaves.items() if leaf != NONE]
-            missing = [name for name in missing if name not in masks]
-            if missing:
-                yield (
-                    f"{folder}: no {missing[0]}{predictions.ending}, which {predictions.table} "
-                    f"lists{did_you_mean(missing[0], masks)}"
-                )
-        elif words:
+        if (predictions.folder / case).is_dir():
+            yield from _missing_masks(predictions, predictions.folder / case)
+        else:
+            yield from _names_of_masks(predictions)
+
+
+def _missing_masks(predictions: Predictions, folder: Path) -> Iterator[str]:
+    masks = case_files(folder, predictions.ending)
+    for name, leaf in predictions.leaves.items():
+        if leaf != NONE and name not in masks:
             yield (
-                f"{predictions.table}: '{words[0]}': expected a value, as "
-                f"{predictions.folder} has one label map per case"
+                f"{folder}: no {name}{predictions.ending}, which {predictions.table} lists"
+                f"{did_you_mean(name, masks)}"
+            )
+
+
+def _names_of_masks(predictions: Predictions) -> Iterator[str]:
+    for name in predictions.leaves:
+        if not name.isdigit():
+            yield (
+                f"{predictions.table}: '{name}': expected a value, as {predictions.folder} has one "
+                "label map per case"
             )

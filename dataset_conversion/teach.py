@@ -35,6 +35,7 @@ from nnunet_labelset.nnunet.names import (
     DATASET,
     LABELS_TRAINING,
     LISTED,
+    PLAN_AND_PREPROCESS,
     PREPROCESSED,
     RAW,
     SPLITS,
@@ -48,7 +49,7 @@ from nnunet_labelset.nnunet.publish import (
     staged,
 )
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
-from nnunet_labelset.nnunet.recommendation import next_commands
+from nnunet_labelset.nnunet.recommendation import likely_configuration, recommended_trainer
 from nnunet_labelset.nnunet.teachers import check_teacher, predict_cases
 
 NOT_ANNOTATED = "not_annotated"  # the protocol of cases that are images alone
@@ -273,7 +274,18 @@ def write_taught(
         *_notes(source.contract, teachers, kept),
         *_untaught_notes(untaught),
         f"{len(kept)} completed case(s) in {destination.folder}, next:",
-        *next_commands(destination.number, source.contract.leaf_names),
+        *_next_commands(source, destination, has_folds=splits is not None),
+    ]
+
+
+def _next_commands(source: Source, destination: Destination, has_folds: bool) -> list[str]:
+    """Return what to type next; the folds are there already, or there are too few cases for any."""
+    configuration = likely_configuration(source.folder, None)
+    trainer = recommended_trainer(source.contract.leaf_names)
+    fold = "0" if has_folds else "all"
+    return [
+        f"  {PLAN_AND_PREPROCESS} -d {destination.number}",
+        f"  nnunet_labelset train {destination.number} {configuration} {fold} -tr {trainer}",
     ]
 
 

@@ -46,7 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--new-id", type=int, metavar="ID", help="several models, --offline: id of the new data set"
     )
-    parser.add_argument("-n", metavar="NAME", help="name of the new data set")
+    parser.add_argument(
+        "-n", metavar="NAME", help="several models, --offline: name of the new data set"
+    )
     parser.add_argument(
         "--trust",
         action="store_true",
