@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +10,11 @@ import torch
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.nnunet.swapped_prediction import left_right_axis
+from nnunet_labelset.nnunet.swapped_prediction import (
+    Mirror,
+    announced_mirror,
+    left_right_axis,
+)
 from nnunet_labelset.trainers.swap_mirroring import nnUNetTrainerLabelSet_SwapMirroring
 from nnunet_labelset.training.swap_mirroring import (
     label_pairs,
@@ -22,7 +23,6 @@ from nnunet_labelset.training.swap_mirroring import (
     with_mirror_images,
 )
 from tests.helpers import tiny
-from tests.helpers.volumes import write_volume
 
 TRAINER = "nnUNetTrainerLabelSet_SwapMirroring"
 NAMES = ("background", "kidney_left", "kidney_right", "liver")
@@ -141,58 +141,25 @@ def test_training_and_prediction_do_not_mirror_otherwise(in_process: tiny.NNUNet
     assert np.isfinite(loss)
 
 
+def test_a_network_that_mirrors_and_swaps_answers_the_mirror_image_alike() -> None:
+    network = torch.nn.Conv3d(1, 4, 3, padding=1).double()
+    names = list(network.state_dict())
+    image = torch.randn(2, 1, 6, 7, 8, dtype=torch.float64)
+    mirror = Mirror(axis=2, swap=(0, 2, 1, 3))
+    plain = network(image)
+    with mirror.announced():
+        assert announced_mirror() == mirror
+    assert announced_mirror() is None
+    mirror.apply(network)
+    assert torch.equal(network(image), plain)  # training is as before
+    network.eval()
+    prediction = network(image)
+    expected = prediction[:, [0, 2, 1, 3]].flip(4)
+    assert torch.allclose(network(image.flip(4)), expected, rtol=0, atol=1e-12)
+    assert not torch.allclose(plain.flip(4), expected)
+    assert list(network.state_dict()) == names
+
+
 def test_labels_without_sides_are_refused(in_process: tiny.NNUNet) -> None:
     with pytest.raises(SystemExit):
         tiny.make(in_process, nnUNetTrainerLabelSet_SwapMirroring, fold="all")
-
-
-def train_one_step(nnunet: tiny.NNUNet) -> None:
-    """Leave a model in nnU-Net's folders as a training would."""
-    trainer = tiny.make(
-        nnunet, nnUNetTrainerLabelSet_SwapMirroring, sided_dataset(nnunet), fold="all"
-    )
-    trainer.initialize()
-    trainer.on_train_start()
-    trainer.train_step(next(trainer.dataloader_train))
-    trainer.save_checkpoint(str(Path(trainer.output_folder, "checkpoint_final.pth")))
-
-
-def predict(
-    nnunet: tiny.NNUNet, images: Path, output: Path, *options: str, check: bool = True
-) -> subprocess.CompletedProcess:
-    words = ["-i", images, "-o", output, "-d", 901, "-c", "3d_fullres", "-f", "all"]
-    words += ["-tr", TRAINER, "-device", "cpu", "-npp", 0, "-nps", 0, "--save_probabilities"]
-    results = os.environ["nnUNet_results"]
-    return nnunet.run(
-        "nnunet_labelset", "predict", *words, *options, check=check, nnUNet_results=results
-    )
-
-
-def probabilities(folder: Path) -> dict[str, np.ndarray]:
-    """Probabilities away from the border, where nnU-Net's half-precision weights are coarse."""
-    inner = (slice(None), *[slice(5, -5)] * 3)
-    return {path.stem: np.load(path)["probabilities"][inner] for path in folder.glob("*.npz")}
-
-
-def test_the_prediction_of_a_mirrored_image_is_mirrored_and_exchanged(
-    in_process: tiny.NNUNet, tmp_path: Path
-) -> None:
-    train_one_step(in_process)
-    image, _ = tiny.volume(7)
-    images = tmp_path / "images"
-    write_volume(images / "plain_0000.nii.gz", image)
-    write_volume(images / "mirrored_0000.nii.gz", image[:, :, ::-1].copy())
-    swapped = [0, 2, 1, 3]
-    predict(in_process, images, tmp_path / "swapped")
-    both = probabilities(tmp_path / "swapped")
-    expected = both["plain"][swapped][..., ::-1]
-    np.testing.assert_allclose(both["mirrored"], expected, rtol=0, atol=5e-3)
-    predict(in_process, images, tmp_path / "plain", "--disable_tta")
-    plain = probabilities(tmp_path / "plain")
-    assert np.abs(plain["mirrored"] - plain["plain"][swapped][..., ::-1]).max() > 0.05
-    turned = tmp_path / "turned"
-    write_volume(turned / "turned_0000.nii.gz", image, direction=(0, 1, 0, 1, 0, 0, 0, 0, 1))
-    done = predict(in_process, turned, tmp_path / "refused", check=False)
-    assert done.returncode == 1
-    assert "turned_0000.nii.gz" in done.stderr
-    assert not (tmp_path / "refused").exists()
