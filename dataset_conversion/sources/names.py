@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,21 +32,28 @@ def match_names(
     known: Collection[str] = (),
 ) -> Matching:
     """Return the structures of names; `known` names need no expression."""
-    matches = [[name for name in names if pattern.search(name)] for pattern in patterns]
-    distinct = [tuple(dict.fromkeys(found)) for found in matches]
-    structures = {number: found for number, found in enumerate(distinct, 1) if found}
-    pairs = zip(patterns, matches, strict=True)
-    ambiguous = {pattern.pattern: found for pattern, found in pairs if len(found) > 1}
-    matched = Counter(name for found in structures.values() for name in found)
+    matches = {
+        pattern.pattern: [name for name in names if pattern.search(name)] for pattern in patterns
+    }
+    structures = {
+        number: tuple(dict.fromkeys(found))
+        for number, found in enumerate(matches.values(), 1)
+        if found
+    }
+    ambiguous = {pattern: found for pattern, found in matches.items() if len(found) > 1}
+    matched = Counter(itertools.chain.from_iterable(structures.values()))
     unite = several is SeveralRois.UNION
-    united = [Note("several structures united", some(found)) for found in ambiguous.values()]
     return Matching(
         structures=structures,
         unmatched=tuple(name for name in names if name not in {*matched, *known}),
         several=tuple(ambiguous),
-        notes=tuple(united) if unite else (),
+        notes=_united(ambiguous) if unite else (),
         problems=tuple(_problems(names, matched, {} if unite else ambiguous, where)),
     )
+
+
+def _united(ambiguous: Mapping[str, Sequence[str]]) -> tuple[Note, ...]:
+    return tuple(Note("several structures united", some(found)) for found in ambiguous.values())
 
 
 def _problems(
