@@ -7,7 +7,7 @@ left organ then teaches the right one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from nnunet_labelset.training.stopping import stopping
 
 PAIRS = "mirrored_labels"  # in dataset.json: pairs of labels, where their names do not tell
 SHARE = 0.5  # of the samples that are mirrored
+CLEARLY_APART = 5  # voxels between the centres of left and right labels
 
 
 def label_pairs(
@@ -78,6 +79,19 @@ def swapped_sets(membership: Tensor, swap: np.ndarray) -> Tensor:
     """Return for every set index that of its mirror image, int64 `(K,)`."""
     rows = {tuple(row): index for index, row in enumerate(membership.tolist())}
     return torch.tensor([rows[tuple(row)] for row in membership[:, swap].tolist()])
+
+
+def sides_apart(
+    locations: Mapping[Any, np.ndarray], swapped_leaves: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield how far left and right of a case lie apart along each axis, in voxels `(3,)`.
+
+    locations: nnU-Net's `class_locations`, of voxels `(channel, z, y, x)`.
+    """
+    for leaf, other in enumerate(swapped_leaves):
+        sides = [np.asarray(locations.get(int(side), ())) for side in (leaf, other)]
+        if leaf < other and all(map(len, sides)):
+            yield np.abs(sides[0].mean(0) - sides[1].mean(0))[1:]
 
 
 class SwapMirroringMixin(LabelSetMixin):
@@ -138,8 +152,10 @@ class SwapMirroringMixin(LabelSetMixin):
         """Return the axis of a patch that is left-right in all cases."""
         dataset = self.dataset_class(self.preprocessed_dataset_folder, cases)
         first = None
+        distances: list[np.ndarray] = []
         for case in cases:
             properties = dataset.load_case(case)[3]
+            distances += sides_apart(properties["class_locations"], self._swapped_leaves)
             axis = left_right_axis(properties, self.plans_manager.transpose_forward)
             first = axis if first is None else first
             if axis != first:
@@ -148,6 +164,13 @@ class SwapMirroringMixin(LabelSetMixin):
                     f"'{case}': reorient the images, or train with NoMirroring"
                 )
         assert first is not None
+        apart = np.mean(distances or [np.zeros(3)], axis=0)
+        if apart.argmax() != first and apart.max() > CLEARLY_APART:
+            raise LabelSetError(
+                f"SwapMirroring: by the image headers left-right is axis {first}, but left and "
+                f"right labels lie apart along axis {apart.argmax()}: correct the headers, or "
+                "train with NoMirroring"
+            )
         axis = first - (3 - len(self.configuration_manager.patch_size))
         if axis < 0:
             raise LabelSetError("SwapMirroring: 2D slices of this data set do not show both sides")

@@ -16,8 +16,10 @@ from nnunet_labelset.nnunet.swapped_prediction import (
     left_right_axis,
 )
 from nnunet_labelset.trainers.swap_mirroring import nnUNetTrainerLabelSet_SwapMirroring
+from nnunet_labelset.training import swap_mirroring
 from nnunet_labelset.training.swap_mirroring import (
     label_pairs,
+    sides_apart,
     swapped_leaves,
     swapped_sets,
     with_mirror_images,
@@ -163,3 +165,25 @@ def test_a_network_that_mirrors_and_swaps_answers_the_mirror_image_alike() -> No
 def test_labels_without_sides_are_refused(in_process: tiny.NNUNet) -> None:
     with pytest.raises(SystemExit):
         tiny.make(in_process, nnUNetTrainerLabelSet_SwapMirroring, fold="all")
+
+
+def test_labels_tell_the_axis_along_which_sides_lie_apart() -> None:
+    """OpenKBP's files call the axis from side to side y, although their headers say x."""
+    left = np.array([[0, 5, 2, 7], [0, 6, 2, 7]])
+    right = np.array([[0, 5, 20, 8]])
+    swapped = np.array([0, 2, 1, 3])  # label 3 has no side
+    locations = {1: left, 2: right, 3: np.array([[0, 50, 0, 0]])}
+    assert [row.tolist() for row in sides_apart(locations, swapped)] == [[0.5, 18, 1]]
+    assert not list(sides_apart({1: left, 2: []}, swapped))  # one side only
+
+
+def test_headers_that_contradict_the_labels_stop_the_training(
+    in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = tiny.make(
+        in_process, nnUNetTrainerLabelSet_SwapMirroring, sided_dataset(in_process), fold="all"
+    )
+    monkeypatch.setattr(swap_mirroring, "CLEARLY_APART", 0)
+    monkeypatch.setattr(swap_mirroring, "sides_apart", lambda *_: [np.array([0.0, 18.0, 1.0])])
+    with pytest.raises(SystemExit, match="axis 1"):
+        trainer.initialize()
