@@ -18,7 +18,7 @@ _ARRAY = np.zeros(1).__reduce__()[0]
 _SAFE: list[Any] = [
     np.ndarray,
     np.dtype,
-    *(type(np.dtype(name)) for name in ("float32", "float64", "int32", "int64", "bool")),
+    *(type(np.dtype(name)) for name in ("float32", "float64", "int32", "int64", "bool", "str")),
     *((_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")),
     *((_ARRAY, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")),
 ]

@@ -128,7 +128,9 @@ class CheckpointGuard:
         if changes:
             log(f"WARNING: validating with a changed contract: {some(changes)}")
         return replace(
-            state, training_cases=sorted(self.training), validation_cases=sorted(self.validation)
+            state,
+            training_cases=sorted(map(str, self.training)),
+            validation_cases=sorted(map(str, self.validation)),
         )
 
     def _check_cases(self, state: TrainingState) -> None:

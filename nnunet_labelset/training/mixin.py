@@ -129,8 +129,8 @@ class LabelSetMixin(Trainer):
     def initialize(self) -> None:
         """Check the cases of the fold before anything costs time, then continue as nnU-Net."""
         training, validation_cases = self.do_split()
-        self.state.training_cases = sorted(training)
-        self.state.validation_cases = sorted(validation_cases)
+        self.state.training_cases = sorted(map(str, training))
+        self.state.validation_cases = sorted(map(str, validation_cases))
         coverage = self._coverage(validation_cases)
         self.advice.show_coverage(self._coverage(training), coverage, training, validation_cases)
         if not self.regions:
