@@ -359,16 +359,14 @@ def test_messages_fit_a_cuda_assertion_whatever_the_batch(
     """CUDA refuses a message of 255 characters, fired or not; a 2D plan has batches of 14 cases and
     more.
     """
-    trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"])
     cases = {f"a_case_with_a_long_name_{number:03d}": "full" for number in range(40)}
     dataset = dataset_json(in_process)
     dataset["label_sets"]["cases"] |= cases
-    trainer.label_sets = LabelSets.from_dataset_json(dataset)
-    trainer.device = torch.device("meta")
+    label_sets = LabelSets.from_dataset_json(dataset)
     messages = []
     monkeypatch.setattr(torch, "_assert_async", lambda condition, message: messages.append(message))
-    target = torch.zeros(len(cases), 1, 8, 8, dtype=torch.int16)
-    trainer.encode_batch({"target": [target, target[..., :4, :4]], "keys": np.array(list(cases))})
+    target = torch.zeros(len(cases), 1, 8, 8, dtype=torch.int16, device="meta")
+    label_sets.encode(target, list(cases))
     assert messages
     assert max(map(len, messages)) < 255
 
