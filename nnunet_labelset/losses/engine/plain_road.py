@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine.device import device_gradient, device_sums
@@ -16,7 +17,7 @@ def plain_road_sums(
 
     over_batch: the samples may be summed as well.
     """
-    if tables.bits is not None:
+    if _writes_in_place(tables):
         return plain_sums(logits, target, tables, over_batch)
     sums, mass = device_sums(logits, target, tables)
     return sums, () if mass is None else (mass,)
@@ -26,10 +27,15 @@ def plain_road_gradient(
     logits: Tensor, target: Tensor, tables: Tables, gradients: Tensor, kept: Kept
 ) -> Tensor:
     """Return the gradient in plain PyTorch; it may have to make what the kernels did not keep."""
-    if tables.bits is not None:
+    if _writes_in_place(tables):
         kept = kept or plain_sums(logits, target, tables)[1]
         return plain_gradient(logits, tables, gradients, kept)
     if tables.by_mass and not kept:
         kept = plain_road_sums(logits, target, tables)[1]
     mass = kept[0] if tables.by_mass else None
     return device_gradient(logits, target, tables, gradients, mass)
+
+
+def _writes_in_place(tables: Tables) -> bool:
+    """Tell whether sums are written side by side into one tensor, which a compiler refuses."""
+    return tables.bits is not None and not torch.compiler.is_compiling()

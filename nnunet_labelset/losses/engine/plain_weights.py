@@ -29,7 +29,7 @@ def plain_sums(
     k = target.flatten(2).long()
     bits = look_up(tables.bits, k)  # (B, rows, N)
     p = x.softmax(1, dtype=tables.weights.dtype)
-    kept = [k, p]
+    kept = [k.view_as(k), p]  # a view: autograd refuses to keep an input as a result
     sums = p.new_empty(1 if over_batch else len(p), len(tables.weights))
     rows = sums[0] if over_batch else sums
     axes = (0, 2) if over_batch else (2,)
