@@ -150,7 +150,7 @@ def swapped_mirroring(arguments: Sequence[str]) -> Iterator[None]:
 
 def _mirror_of_prediction(arguments: Sequence[str]) -> Mirror | None:
     args = parse_prediction(arguments)
-    if args is None or SWAP_MIRRORING not in args.trainer or args.disable_tta:
+    if args is None or SWAP_MIRRORING not in (args.trainer or "") or args.disable_tta:
         return None
     model = find_model(args.dataset, args.trainer, args.plans, args.configuration)
     mirror = Mirror.of_model(model)

@@ -106,7 +106,8 @@ def trainer_methods() -> None:
             theirs = ["self"] * static + list(
                 inspect.signature(getattr(trainer(), method.name)).parameters
             )
-            taken = [argument.arg for argument in method.args.args]
+            names = [argument.arg for argument in method.args.args]
+            taken = ["self" if name == "cls" else name for name in names]
             assert taken == theirs[: len(taken)], (
                 f"{node.name}.{method.name}: nnU-Net's takes {theirs}"
             )
