@@ -22,6 +22,8 @@ from nnunet_labelset.errors import LabelSetError
 
 FLAT = 0.5  # slices that a contour may span
 SAME_PLANE = 0.05  # slices
+HALFWAY = 1e-3  # slices: contours so near to the middle lie in the middle
+REGULAR = 4  # contours from which their distance is a habit
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def _planes(roi: Roi, stack: Stack, notes: list[str]) -> dict[int, list[Polygon]
     surplus = 0
     for contour in contours:
         place = float(contour[:, 0].mean())
-        number = min(max(round(place), 0), len(stack.slices) - 1)
+        number = min(max(_nearest_slice(place), 0), len(stack.slices) - 1)
         if abs(nearest.setdefault(number, place) - place) > SAME_PLANE:
             surplus += 1
             continue
@@ -88,6 +90,13 @@ def _planes(roi: Roi, stack: Stack, notes: list[str]) -> dict[int, list[Polygon]
     if surplus:
         notes.append(f"{surplus} contours between slices left out for nearer ones")
     return planes
+
+
+def _nearest_slice(place: float) -> int:
+    """Return the nearest slice. Of two, it is the lower one for all contours: rounding to even
+    numbers would put two of them into one slice, and none into the next.
+    """
+    return math.ceil(place - 0.5 - HALFWAY)
 
 
 def _distance(contour: np.ndarray) -> float:
@@ -129,7 +138,8 @@ def _slices_between(planes: dict[int, list[Polygon]], roi: Roi, stack: Stack) ->
     """Return the slices without contours between the first and the last one.
 
     The usual distance between the contours of the ROI decides: where it is larger than a slice,
-    what lies between was meant; a wider gap separates two parts.
+    what lies between was meant; a wider gap separates two parts. Few contours show no habit: more
+    than one slice between them stays empty.
     """
     numbers = sorted(planes)
     if len(numbers) < 2:
@@ -137,6 +147,8 @@ def _slices_between(planes: dict[int, list[Polygon]], roi: Roi, stack: Stack) ->
     centres = np.array([points[0] for points in roi.contours])
     places = np.unique(np.round(stack.pixel_coordinates(centres)[:, 0] / SAME_PLANE)) * SAME_PLANE
     usual = math.ceil(float(np.median(np.diff(places))) - 2 * SAME_PLANE)
+    if len(places) < REGULAR:
+        usual = min(usual, 2)
     between: list[int] = []
     left_empty: list[int] = []
     for number, following in itertools.pairwise(numbers):

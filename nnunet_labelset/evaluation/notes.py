@@ -127,8 +127,8 @@ def _floor(compared: Comparison) -> str:
     most = max((test.n_pairs - test.n_zero for test in compared.tests), default=0)
     if not 0 < most <= FLOOR_OF:
         return ""
-    floor = np.format_float_positional(2.0 ** (1 - most), precision=1, fractional=False, trim="-")
-    return f"With at most {most} differing pairs, no p-value can be below {floor}."
+    floor = np.format_float_positional(2.0 ** (1 - most), precision=3, fractional=False, trim="-")
+    return f"With at most {most} differing pairs, the smallest possible p-value is {floor}."
 
 
 CHECKS = (_floor, _tolerance, _distance, _absence, _subjects, _margins)

@@ -23,7 +23,13 @@ from nnunet_labelset.nnunet.names import (
 from nnunet_labelset.nnunet.plans import likely_configuration, planned_folder
 
 TEACHER_TRAINER = f"{DEFAULT_TRAINER}Teacher"
-SIDES = {"left": "right", "l": "r", "lh": "rh", "sin": "dex"}
+SIDES = {
+    **{"left": "right", "l": "r", "lh": "rh", "sin": "dex"},
+    **{"links": "rechts", "li": "re"},
+    **{"gauche": "droit", "droite": "gauche"},
+    **{"izquierdo": "derecho", "izquierda": "derecha"},
+    **{"sinistro": "destro", "sinistra": "destra"},
+}
 FEW = 0.25  # of the training cases
 
 

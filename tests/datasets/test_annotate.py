@@ -659,6 +659,16 @@ def test_slices(folder, tmp_path, capsys):
     assert files_below(tmp_path) == before
 
 
+def test_two_ranges_of_slices_for_one_case_are_refused(folder, tmp_path, capsys):
+    """The second one would have taken back the first."""
+    before = files_below(tmp_path)
+    words = ["--slices", "0-0", "--in", "b_1", "--slices", "2-2", "--in", "b_1"]
+    message = error(capsys, *words)
+    assert "0-0" in message
+    assert "2-2" in message
+    assert files_below(tmp_path) == before
+
+
 def test_field_of_view(folder, masks, capsys):
     assert annotate("--missing", "spleen", "--in", "b_2", "--field-of-view", masks) == 0
     assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 0, 0, 0, 4, 4, 4, 4]

@@ -201,7 +201,7 @@ def test_holms_family_is_what_the_table_marks():
     assert [test.p_adjusted for test in others] == pytest.approx(holm([test.p for test in others]))
     text = " ".join(found.notes)
     assert "over the tests against base (4 of Dice)" in text
-    assert "With at most 12 differing pairs, no p-value can be below 0.0005." in text
+    assert "With at most 12 differing pairs, the smallest possible p-value is 0.000488." in text
     wrong = [
         made_evaluation(
             [
@@ -215,7 +215,7 @@ def test_holms_family_is_what_the_table_marks():
         comparison({"a": wrong[0], "b": wrong[1]}, ComparisonOptions("a", correct=True)).notes
     )
     assert "over the tests against a (1 of Known wrong)" in text
-    assert "With at most 19 differing pairs, no p-value can be below 0.000004." in text
+    assert "With at most 19 differing pairs, the smallest possible p-value is 0.00000381." in text
 
 
 def test_inventing_costs_as_much_as_missing():
@@ -389,7 +389,7 @@ def test_common_cases_and_missing_scores():
     text = markdown_tables(content)
     assert "| n | Dice | 3 | 0 | 3 | 3 |" in text
     assert "1 case(s) of one are not in all result sets" in text
-    assert "no p-value can be below" not in text  # nothing differs: "below 2" would help nobody
+    assert "smallest possible p-value" not in text  # nothing differs: "below 2" would help nobody
 
 
 def test_tables_escape_names():

@@ -48,6 +48,8 @@ def advice(
         (["left lung", "lung right", "right lung"], [("left lung", "right lung")]),
         (["lh_cortex", "rh_cortex"], [("lh_cortex", "rh_cortex")]),
         (["LEFT_KIDNEY", "RIGHT_KIDNEY"], [("LEFT_KIDNEY", "RIGHT_KIDNEY")]),
+        (["Niere links", "Niere rechts"], [("Niere links", "Niere rechts")]),
+        (["rein gauche", "rein droit"], [("rein gauche", "rein droit")]),
         (["left_kidney", "liver", "cleft", "cright"], []),
     ],
 )

@@ -163,12 +163,21 @@ def _extension(data: LabelledDataset, request: Request) -> Callable[[Declaration
         return lambda before: replace(before, scribbles=True)
     if request.kind is Kind.SLICES:
         slices = _slices(" ".join(request.names))
-        return lambda before: replace(before, slices=slices)
+        return lambda before: _with_slices(before, slices)
     if request.kind is Kind.MISSING:
         missing = _missing_labels(data.labels, request.names)
         return lambda before: replace(before, missing=before.missing | missing)
     group = _merged_labels(data.labels, request.names)
     return lambda before: replace(before, merged=tuple(dict.fromkeys((*before.merged, group))))
+
+
+def _with_slices(before: Declaration, slices: tuple[int, int]) -> Declaration:
+    if before.slices not in (None, slices):
+        raise LabelSetError(
+            "--slices {}-{} and {}-{} for one case: give one range, or mark the other slices as "
+            "`ignore` yourself (docs/how-to/scribbles.md)".format(*before.slices, *slices)
+        )
+    return replace(before, slices=slices)
 
 
 def _slices(text: str) -> tuple[int, int]:

@@ -189,3 +189,22 @@ def test_what_was_drawn_empty_and_what_is_no_area(tmp_path: Path) -> None:
     assert point.skipped == ("POINT",)
     assert body.interpreted_type == "EXTERNAL"
     assert len(body.contours[0]) == 180
+
+
+@pytest.mark.parametrize("shift", [0.5, -0.5])
+def test_contours_halfway_between_slices_fill_one_slice_each(tmp_path: Path, shift: float) -> None:
+    scan = Scan(shape=(10, 24, 20))
+    stack = stack_of(tmp_path, scan)
+    contours = [ellipse(scan, number + shift, (10, 9), (4, 5)) for number in range(2, 7)]
+    drawn = np.flatnonzero(mask_of(roi(*contours), stack).any(axis=(1, 2)))
+    assert len(drawn) == 5
+    assert set(np.diff(drawn)) == {1}
+
+
+def test_two_contours_far_apart_are_two_structures(tmp_path: Path) -> None:
+    scan = Scan(shape=(12, 24, 20))
+    stack = stack_of(tmp_path, scan)
+    contours = [ellipse(scan, 2, (6, 6), (3, 3)), ellipse(scan, 8, (16, 14), (3, 3))]
+    mask = mask_of(roi(*contours), stack)
+    assert np.flatnonzero(mask.any(axis=(1, 2))).tolist() == [2, 8]
+    assert any("left empty" in note for note in draw(roi(*contours), stack).notes)
