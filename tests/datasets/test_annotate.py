@@ -659,6 +659,14 @@ def test_slices(folder, tmp_path, capsys):
     assert files_below(tmp_path) == before
 
 
+def test_labels_outside_of_the_slices_are_an_error(folder, tmp_path, capsys):
+    before = files_below(tmp_path)
+    message = error(capsys, "--slices", "2-5", "--in", "b_2")
+    assert "b_2" in message
+    assert "2-5" in message
+    assert files_below(tmp_path) == before
+
+
 def test_two_ranges_of_slices_for_one_case_are_refused(folder, tmp_path, capsys):
     """The second one would have taken back the first."""
     before = files_below(tmp_path)

@@ -144,6 +144,11 @@ def written_maps(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _drawn_slices(mask: np.ndarray) -> np.ndarray:
+    """Return the numbers of the slices that hold a voxel of the mask."""
+    return np.flatnonzero(mask.any(axis=tuple(range(1, mask.ndim))))
+
+
 def _write(job: MapJob, ignore: int) -> str | None:
     """Write a new label map; return what is wrong with the mask."""
     array, place = read_voxels(job.label_map)
@@ -165,6 +170,11 @@ def _write(job: MapJob, ignore: int) -> str | None:
             return f"{job.label_map}: has {len(values)} slices: --slices {first}-{last} is outside"
         unknown[:first] = True
         unknown[last + 1 :] = True
+        if (drawn := _drawn_slices(unknown & (values > 0) & (values != ignore))).size:
+            return (
+                f"{job.label_map}: labels in {drawn.size} slice(s) outside of --slices "
+                f"{first}-{last}, the first is {drawn[0]}: slices are counted from 0"
+            )
     new = np.where(unknown & (values == 0), ignore, values)
     write_voxels(job.target, new.astype(np.min_scalar_type(ignore)), place)
     return None
