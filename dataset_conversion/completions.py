@@ -14,6 +14,7 @@ from nnunet_labelset.contract.completed import check_split, originals
 from nnunet_labelset.errors import LabelSetError, near_miss
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.models import held_out
 from nnunet_labelset.nnunet.names import (
     DATASET,
     PROBABILITIES,
@@ -73,7 +74,7 @@ def find_completions(
     cases = [case for case in raw_cases(folder, dataset_json) if case.part == TRAINING]
     for number, split in enumerate(splits):
         _check_fold(dataset_json, split, {case.name for case in cases}, f"fold {number}")
-    held_out = _held_out(splits)
+    folds = held_out(splits)
     items, without_fold, missing = [], [], {}
     for case in cases:
         if case.name in made_by_model:
@@ -81,7 +82,7 @@ def find_completions(
         protocol = contract.protocol(case.name)
         if all(len(labels) == 1 for labels in protocol.sets):
             continue
-        fold = held_out.get(case.name)
+        fold = folds.get(case.name)
         if fold is None:
             without_fold.append(case.name)
             continue
@@ -115,12 +116,3 @@ def _check_fold(
         check_split(dataset_json, split[TRAINED], split[VALIDATED])
     except LabelSetError as error:
         raise LabelSetError(f"{SPLITS}, {fold}: {error}") from None
-
-
-def _held_out(splits: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the fold that validates each case and does not train on it."""
-    held_out: dict[str, int] = {}
-    for fold, split in enumerate(splits):
-        trained = set(split[TRAINED])
-        held_out |= {case: fold for case in split[VALIDATED] if case not in trained}
-    return held_out

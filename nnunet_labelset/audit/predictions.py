@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +18,8 @@ from nnunet_labelset.evaluation.scores import checked_labels
 from nnunet_labelset.io.npz import read_slabs
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.models import reader_of
-from nnunet_labelset.nnunet.names import PROBABILITIES, TRAINED, VALIDATED, VALIDATION, fold_name
+from nnunet_labelset.nnunet.models import held_out, reader_of
+from nnunet_labelset.nnunet.names import PROBABILITIES, VALIDATION, fold_name
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases
 
 
@@ -55,7 +55,7 @@ def find_predictions(
     """Return the predictions in `fold_X/validation` of a model, of its data set in `folder`."""
     ending = file_ending(dataset_json)
     made_by_model = originals(dataset_json)
-    folds = _held_out(splits)
+    folds = held_out(splits)
     items = []
     without = []
     for case in raw_cases(folder, dataset_json):
@@ -83,15 +83,6 @@ def find_predictions(
             f"--npz"
         )
     return Predictions(cases=tuple(items), without=tuple(without))
-
-
-def _held_out(splits: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the fold that validates each case and does not train on it."""
-    folds = {}
-    for fold, split in enumerate(splits):
-        for case in set(split[VALIDATED]) - set(split[TRAINED]):
-            folds[case] = fold
-    return folds
 
 
 def gather_all(

@@ -144,8 +144,7 @@ def check_extension(
 
 
 def _check_outputs(old_model: OldModel, contract: Contract) -> None:
-    planned = old_model.plans["configurations"].get(old_model.configuration, {})
-    if planned.get("previous_stage"):
+    if old_model.needs_first_stage:
         raise LabelSetError(
             f"{old_model.configuration} sees the labels of its first stage as images: "
             "extend the first stage"

@@ -31,6 +31,12 @@ class OldModel:
     dataset_json: dict[str, Any]
     outputs: tuple[str, ...]
 
+    @property
+    def needs_first_stage(self) -> bool:
+        """Tell whether the network sees the labels of a first stage, as in a cascade."""
+        planned = self.plans["configurations"].get(self.configuration, {})
+        return bool(planned.get("previous_stage"))
+
     @classmethod
     def read(cls, folder: Path) -> OldModel:
         plans = read_json(folder / PLANS)

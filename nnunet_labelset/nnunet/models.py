@@ -5,7 +5,7 @@ with.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,15 @@ def reader_of(model: Path) -> Any:
         raise LabelSetError(
             f"{model / names.PLANS}: 'image_reader_writer' names no reader of nnU-Net: {name!r}"
         ) from None
+
+
+def held_out(splits: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the fold that validates each case and does not train on it."""
+    folds: dict[str, int] = {}
+    for fold, split in enumerate(splits):
+        trained = set(split[names.TRAINED])
+        folds |= {case: fold for case in split[names.VALIDATED] if case not in trained}
+    return folds
 
 
 def read_splits(dataset: str) -> list[dict[str, list[str]]]:

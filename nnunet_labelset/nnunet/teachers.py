@@ -80,8 +80,7 @@ def predict_cases(
 
 
 def _check(model: Path, old_model: OldModel) -> None:
-    planned = old_model.plans["configurations"].get(old_model.configuration, {})
-    if planned.get("previous_stage"):
+    if old_model.needs_first_stage:
         raise LabelSetError(
             f"{model}: {old_model.configuration} needs the predictions of its first stage: "
             "give a model without cascade"
