@@ -47,8 +47,7 @@ class ConvertedDataset:
     @property
     def first_images(self) -> dict[str, str]:
         """The checksum of the first image of every case."""
-        origins = self.origins.items()
-        return {case: next(iter(origin.checksums.values())) for case, origin in origins}
+        return {case: origin.first_image for case, origin in self.origins.items()}
 
 
 def read_converted(folder: Path) -> ConvertedDataset:

@@ -79,7 +79,7 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
         problems = [*plan.problems, *_problems(plan.jobs, results)]
         skipped = {case for case, _ in problems}
         good_jobs = [job for job in plan.jobs if job.case not in skipped]
-        failure = _failure(problems, good_jobs, skip_bad_cases, before is not None)
+        failure = failure_text(problems, good_jobs, skip_bad_cases, before is not None)
         if failure:
             if not was_stopped:
                 records.path.unlink(missing_ok=True)
@@ -174,7 +174,7 @@ def _problems(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> lis
     return [(job.case, text) for job in jobs for text in results[job.case].problems]
 
 
-def _failure(
+def failure_text(
     problems: Sequence[tuple[str, str]],
     good_jobs: Sequence[CaseJob],
     skip_bad_cases: bool,

@@ -28,6 +28,11 @@ class Origin:
     annotated: str
     rules: str
 
+    @property
+    def first_image(self) -> str:
+        """The checksum of the first image."""
+        return next(iter(self.checksums.values()))
+
 
 def origin_of(job: CaseJob, checksums: Mapping[str, str]) -> Origin:
     names = (job.leaves[leaf] for leaf in sorted(job.protocol.annotated))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 
+from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.dataset_conversion.job import CaseJob
+from nnunet_labelset.dataset_conversion.meaning import interpret
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.io.text import some
 
@@ -12,21 +15,49 @@ MOST_NAMES = 20
 
 
 def survey(plan: Plan) -> str:
-    """Return in how many cases each label is annotated, which names matched nothing, problems."""
-    return "\n".join([*_coverage(plan), *_names(plan), *_problems(plan)])
+    """Return in how many cases each label is annotated, and which names matched nothing.
+
+    Cases with a problem are named and not counted.
+    """
+    problematic = dict.fromkeys(case for case, _ in plan.problems)
+    good = [job for job in plan.jobs if job.case not in problematic]
+    lines = [*_coverage(plan.labels.leaf_names, good), *_names(plan)]
+    if problematic:
+        lines.append(f"not counted, because of problems: {some(problematic, MOST_NAMES)}")
+    return "\n".join(lines)
 
 
-def _coverage(plan: Plan) -> Iterator[str]:
-    names = plan.labels.leaf_names
-    for source in dict.fromkeys(job.source for job in plan.jobs):
-        jobs = [job for job in plan.jobs if job.source == source]
+def _coverage(names: Sequence[str], good: Sequence[CaseJob]) -> Iterator[str]:
+    for source in dict.fromkeys(job.source for job in good):
+        jobs = [job for job in good if job.source == source]
         labelled = [job for job in jobs if job.labels]
         yield f"{source}: {len(jobs)} cases, {len(jobs) - len(labelled)} of them without labels"
-        counts = Counter(leaf for job in labelled for leaf in job.protocol.annotated)
+        counts = Counter(leaf for job in labelled for leaf in _annotated(job))
         varying = frozenset().union(*(job.protocol.varies for job in labelled))
+        merged = _merged(labelled)
         for leaf in range(1, len(names)):
-            unknown = ", in others where it occurs" if leaf in varying else ""
-            yield f"  {names[leaf]} in {counts[leaf]} of {len(labelled)}{unknown}"
+            line = f"  {names[leaf]} in {counts[leaf]} of {len(labelled)}"
+            if leaf in varying:
+                line += ", in others where it occurs"
+            if leaf in merged:
+                line += f", drawn as one with {some(names[other] for other in merged[leaf])}"
+            yield line
+
+
+def _merged(jobs: Sequence[CaseJob]) -> dict[int, list[int]]:
+    """Return the labels that share a value with another one, and with which."""
+    merged: dict[int, set[int]] = defaultdict(set)
+    for job in jobs:
+        for labels in job.protocol.values.values():
+            is_merged = 1 < len(labels) < job.protocol.num_leaves
+            for leaf in labels if is_merged else ():
+                merged[leaf] |= labels - {leaf}
+    return {leaf: sorted(others) for leaf, others in merged.items()}
+
+
+def _annotated(job: CaseJob) -> LabelSet:
+    """Return the labels that the case will be counted for, whichever values occur in it."""
+    return interpret(job.protocol, present=()).protocol.annotated
 
 
 def _names(plan: Plan) -> Iterator[str]:
@@ -37,10 +68,3 @@ def _names(plan: Plan) -> Iterator[str]:
     several = Counter(name for matching in plan.matchings for name in matching.several)
     for name, count in several.items():
         yield f"several structures for '{name}' in {count} cases"
-
-
-def _problems(plan: Plan) -> Iterator[str]:
-    texts = list(dict.fromkeys(text for _, text in plan.problems))
-    if texts:
-        yield f"{len(texts)} problem(s):"
-    yield from (f"  {text}" for text in texts)

@@ -7,10 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nnunet_labelset.contract import LabelSet
-from nnunet_labelset.contract.annotated_table import listed_leaves
+from nnunet_labelset.contract.annotated_table import (
+    LabelColumns,
+    case_column,
+    listed_leaves,
+    require_all_labels,
+    without_ending,
+)
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
-from nnunet_labelset.io.tables import read_table
+from nnunet_labelset.io.tables import TableRow, read_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
@@ -31,25 +37,68 @@ class CaseRow:
     files: dict[Role, Path]
 
 
-def read_case_list(
-    path: Path, leaves: tuple[str, ...], channels: tuple[str, ...] = (), folder: Path | None = None
-) -> dict[tuple[str, str], CaseRow]:
-    """Return the rows of a case list by (source, case).
+@dataclass(frozen=True)
+class AnnotatedList:
+    """The rows of a table of `convert --annotated`, and its columns that say nothing to us."""
 
-    With `channels`, the columns image, label and mask are read as well.
+    rows: Mapping[tuple[str, str], CaseRow]
+    ignored: tuple[str, ...] = ()
+
+
+def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
+    """Return what a table says about the cases of sources.
+
+    As in the table of `annotate`, the labels of a case are listed in a column `annotated`, or have
+    a column each, with yes or no.
     """
     table = read_table(path)
+    names = [name for name in table[0] if name]
+    ticks = LabelColumns(table, leaves)
+    case = case_column(names, path)
+    if "annotated" not in names and (ticks.columns or not set(names) & set(COLUMNS[1:])):
+        require_all_labels(ticks, names, path)
+    known = {case, *COLUMNS, *ticks.columns.values()}
+    ignored = tuple(name for name in names if name not in known)
+    for name in ignored:
+        if hint := near_miss(name.lower(), COLUMNS):
+            raise LabelSetError(f"{path}: unknown column '{name}'{hint}")
+    for line in table:
+        line["case"] = without_ending(line[case])
+    return AnnotatedList(_rows(table, COLUMNS, leaves, ticks), ignored)
+
+
+def read_case_list(
+    path: Path, leaves: tuple[str, ...], channels: tuple[str, ...], folder: Path | None = None
+) -> dict[tuple[str, str], CaseRow]:
+    """Return the rows of a case list with its files, by (source, case)."""
+    table = read_table(path)
     images = _image_columns(channels, "image" in table[0])
-    known = [*COLUMNS, *images, *(("label", "mask") if channels else ())]
-    _check_columns(list(table[0]), known, ["case", *images], path)
+    ticks = LabelColumns(table, leaves)
+    known = [*COLUMNS, *images, "label", "mask"]
+    _check_columns(list(table[0]), [*known, *ticks.columns.values()], ["case", *images], path)
+    if ticks.columns and "annotated" not in table[0]:
+        require_all_labels(ticks, list(table[0]), path)
+    base = folder or path.parent
+    rows = _rows(table, known, leaves, ticks)
+    lines = {(line.get("source", ""), line["case"]): line for line in table}
+    return {key: replace(row, files=_files(lines[key], images, base)) for key, row in rows.items()}
+
+
+def _files(line: TableRow, images: Mapping[str, str], base: Path) -> dict[Role, Path]:
+    files = {Role(Kind.IMAGE, channel): line[column] for column, channel in images.items()}
+    files |= {role: line.get(role.kind.value, "") for role in (LABEL, MASK)}
+    return {role: base / name for role, name in files.items() if name}
+
+
+def _rows(
+    table: Sequence[TableRow], known: Sequence[str], leaves: tuple[str, ...], ticks: LabelColumns
+) -> dict[tuple[str, str], CaseRow]:
+    has_list = "annotated" in table[0]
     rows: dict[tuple[str, str], CaseRow] = {}
     for line in table:
-        cells = dict.fromkeys(known, "") | line
-        row = _read_row(cells, line.where, leaves)
-        files = {Role(Kind.IMAGE, channel): cells[column] for column, channel in images.items()}
-        files |= {role: cells[role.kind.value] for role in (LABEL, MASK) if channels}
-        base = folder or path.parent
-        row = replace(row, files={role: base / name for role, name in files.items() if name})
+        row = _read_row(dict.fromkeys(known, "") | line, line.where, leaves)
+        if not has_list and ticks.columns and not ticks.says_nothing(line):
+            row = replace(row, annotated=ticks.annotated(line))
         if rows.setdefault((row.source, row.case), row) is not row:
             raise LabelSetError(f"{line.where}: case '{row.case}' was listed before")
     return rows

@@ -59,8 +59,9 @@ DECLARING: dict[Kind, tuple[int | str, str | None, str]] = {
     Kind.SLICES: (
         1,
         "FIRST-LAST",
-        "only these slices, counted from 0, were drawn in the cases of the --in that follows: "
-        "unlabelled voxels elsewhere become 'ignore'. Writes new label maps and keeps the old ones",
+        "only these slices (along the last axis of the file, counted from 0) were drawn in the "
+        "cases of the --in that follows: unlabelled voxels elsewhere become 'ignore'. Writes new "
+        "label maps and keeps the old ones",
     ),
 }
 

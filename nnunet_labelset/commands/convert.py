@@ -11,9 +11,9 @@ from pathlib import Path
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.addition import ConvertedDataset, new_cases, read_converted
 from nnunet_labelset.dataset_conversion.closing import closing_words
-from nnunet_labelset.dataset_conversion.dataset import write_dataset
-from nnunet_labelset.dataset_conversion.plan import Options, plan
-from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
+from nnunet_labelset.dataset_conversion.dataset import failure_text, write_dataset
+from nnunet_labelset.dataset_conversion.plan import Options, Plan, plan
+from nnunet_labelset.dataset_conversion.sources.case_list import AnnotatedList, read_annotated_list
 from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
 from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, leaf_set, presets
 from nnunet_labelset.dataset_conversion.survey import survey
@@ -60,8 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--annotated",
         type=Path,
         metavar="FILE.csv",
-        help="one row per case: case, annotated (labels separated by ';', or 'all'); "
-        "optional: source, part",
+        help="table with one row per case: columns case,annotated (such as 'liver;spleen', or "
+        "'all'), or case and one column for every label with yes or no; optional: source, part, "
+        "name (in the data set)",
     )
     parser.add_argument(
         "--infer-annotated",
@@ -104,7 +105,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print which labels are annotated in how many cases and all problems; write nothing",
+        help="print which labels are annotated in how many cases, and all problems (exit code 1 if "
+        "there are any); write nothing",
     )
     parser.add_argument(
         "--add",
@@ -118,16 +120,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     manifest, sources = choose_sources(args.manifest, args.source, args.test_source)
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
-    rows = read_case_list(args.annotated, manifest.leaves) if args.annotated else {}
+    listed = AnnotatedList({})
+    if args.annotated:
+        listed = read_annotated_list(args.annotated, manifest.leaves)
+    if listed.ignored:
+        print(f"note: {args.annotated}: ignored columns: {', '.join(listed.ignored)}")
     options = read_options(args, manifest)
     target = Target(folder, args.overwrite, args.add)
     before = read_present(target)
     present = before.parts if before is not None else ()
-    jobs = plan(sources, rows, options, {*manifest.sources, *presets()}, present)
+    jobs = plan(sources, listed.rows, options, {*manifest.sources, *presets()}, present)
     if args.dry_run:
-        print(survey(new_cases(before, jobs, args.np) if before is not None else jobs))
+        look(new_cases(before, jobs, args.np) if before is not None else jobs, args, bool(before))
         return
     print(closing_words(write_dataset(target, jobs, args.np, args.skip_bad_cases), folder))
+
+
+def look(jobs: Plan, args: argparse.Namespace, has_cases: bool) -> None:
+    """Print what a conversion would find; fail where it would fail without reading a volume."""
+    print(survey(jobs))
+    problematic = {case for case, _ in jobs.problems}
+    good_jobs = [job for job in jobs.jobs if job.case not in problematic]
+    if failure := failure_text(jobs.problems, good_jobs, args.skip_bad_cases, has_cases):
+        raise LabelSetError(failure)
 
 
 def read_present(target: Target) -> ConvertedDataset | None:

@@ -6,23 +6,26 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_dataset, add_names
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.completed import COMPLETED
+from nnunet_labelset.dataset_conversion.provenance import read_provenance
 from nnunet_labelset.datasets.folds import (
     SEED,
     Split,
     Subject,
     always_trained,
+    joined_subjects,
     k_folds,
     random_splits,
     read_subjects,
     subjects_of,
 )
+from nnunet_labelset.datasets.slips import file_checksums, same_images
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import case_files, read_json, write_json
 from nnunet_labelset.io.lock import locked
@@ -31,7 +34,8 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.models import trained_networks
 from nnunet_labelset.nnunet.names import PREPROCESSED, REFERENCES, SPLITS, TRAINED, VALIDATED
-from nnunet_labelset.nnunet.raw import file_ending, read_dataset, training_cases
+from nnunet_labelset.nnunet.publish import PROVENANCE
+from nnunet_labelset.nnunet.raw import file_ending, raw_cases, read_dataset, training_cases
 
 DEFAULT_FRACTION = 0.1  # of the cases, validated by each random split
 
@@ -84,13 +88,19 @@ def run(args: argparse.Namespace) -> None:
     with locked(folder.resolve()):
         cases = _without_excluded(cases, args.exclude)
         named = _named_subjects(args, cases)
-        subjects = subjects_of(contract, cases, named)
+        copies = _copies(folder, cases)
+        subjects = joined_subjects(subjects_of(contract, cases, named), copies)
         splits = _new_splits(args, subjects)
         networks = trained_networks(folder.resolve().name) if target.is_file() else []
         is_written = _write(target, splits, args.overwrite)
     state = "wrote" if is_written else "unchanged:"
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     _print_splits(splits, contract)
+    for group in copies:
+        print(
+            f"note: the same image in {some(group)}: kept in one fold; a copy counts twice, so "
+            f"remove all but one, or leave them out: --exclude {' '.join(group[1:])}"
+        )
     for note in _notes(contract, cases, named, subjects, networks if is_written else []):
         print(f"note: {note}")
 
@@ -120,6 +130,21 @@ def _named_subjects(args: argparse.Namespace, cases: list[str]) -> dict[str, str
     if args.table:
         return column_of_cases(args.table, args.subject, cases)
     return read_subjects(args.subject, cases)
+
+
+def _copies(folder: Path, cases: Collection[str]) -> list[list[str]]:
+    """Return the cases that have the same image, or were made from the same file.
+
+    In two folds, a network would be validated on an image that it was trained on.
+    """
+    raw = raw_cases(folder, read_dataset(folder)[0])  # a preprocessed data set has no images
+    files = {case.name: case.images[0] for case in raw if case.images and case.name in cases}
+    groups = same_images(file_checksums(files))
+    if (folder / PROVENANCE).is_file():
+        origins = read_provenance(folder / PROVENANCE)
+        sources = {case: origins[case].first_image for case in cases if case in origins}
+        groups += [group for group in same_images(sources) if group not in groups]
+    return groups
 
 
 def _new_splits(args: argparse.Namespace, subjects: list[Subject]) -> list[Split]:

@@ -49,13 +49,43 @@ class AnnotatedTable:
     ignored: tuple[str, ...] = ()
 
 
+class LabelColumns:
+    """The columns of a table that are called as labels, with yes or no in every row."""
+
+    def __init__(self, rows: Sequence[TableRow], leaf_names: Sequence[str]) -> None:
+        self.leaf_names = leaf_names
+        by_label = {label: find_column(rows[0], [label]) for label in leaf_names[1:]}
+        self.columns = {label: column for label, column in by_label.items() if column is not None}
+        self.missing = [label for label in by_label if label not in self.columns]
+        words = {row[column].lower() for row in rows for column in self.columns.values()}
+        has_crosses_only = bool(words & CROSSES) and words <= CROSSES | {""}
+        self.no_words = NO | {""} if has_crosses_only else NO
+
+    def annotated(self, row: TableRow) -> LabelSet:
+        """Return the labels with a yes; an empty cell means no where the others are crosses."""
+        ticked = set()
+        for label, column in self.columns.items():
+            word = row[column].lower()
+            if word in YES:
+                ticked.add(self.leaf_names.index(label))
+            elif word not in self.no_words:
+                raise LabelSetError(
+                    f"{row.where}: column '{column}': expected yes or no (1 or 0), but got "
+                    f"'{row[column]}': write no if unsure, it teaches nothing wrong"
+                )
+        return frozenset(ticked)
+
+    def says_nothing(self, row: TableRow) -> bool:
+        """Tell whether all cells are empty, and an empty one does not mean no."""
+        return "" not in self.no_words and not any(row[name] for name in self.columns.values())
+
+
 @dataclass(frozen=True)
 class _Columns:
     """Which column of a table names the case, and which ones are about labels."""
 
     case: str
     annotated: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)  # label -> column
     wrong: str | None = None
     ignored: tuple[str, ...] = ()
 
@@ -66,14 +96,14 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
     The table has a column `protocol` that names one, or is as in `read_annotated`.
     """
     rows = read_table(table)
-    protocol_column = _column(rows[0], [PROTOCOL])
+    protocol_column = find_column(rows[0], [PROTOCOL])
     if protocol_column is None:
         return _contract_of_labels(dataset_json, table)
-    case_column = _case_column(rows[0], table)
-    if _column(rows[0], [ANNOTATED]) is not None:
+    case = case_column(rows[0], table)
+    if find_column(rows[0], [ANNOTATED]) is not None:
         raise LabelSetError(f"{table}: columns 'annotated' and 'protocol': keep one of them")
     contract = Contract.from_dataset_json(dataset_json, Path(table))
-    cases = {case: row[protocol_column] for case, row in _rows_by_case(rows, case_column).items()}
+    cases = {case: row[protocol_column] for case, row in _rows_by_case(rows, case).items()}
     for case, protocol in cases.items():
         if protocol not in contract.protocols:
             hint = did_you_mean(protocol, contract.protocols)
@@ -117,16 +147,16 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
     cells. Capitals do not matter. A column `wrong` lists labels that were drawn wrongly.
     """
     rows = read_table(table)
-    columns = _find_columns(rows[0], labels, table)
+    ticks = LabelColumns(rows, labels.leaf_names)
+    columns = _find_columns(rows[0], ticks, table)
     by_case = _rows_by_case(rows, columns.case)
-    no_words = NO | {""} if _has_crosses_only(rows, columns) else NO
     annotated = {}
     for case, row in by_case.items():
         if columns.annotated is not None:
             where = f"{row.where}: case '{case}'"
             annotated[case] = listed_leaves(row[columns.annotated], labels.leaf_names, where) - {0}
         else:
-            annotated[case] = _ticked_labels(row, columns, labels, no_words)
+            annotated[case] = ticks.annotated(row)
     wrong = {case: _wrong_labels(row, columns, labels) for case, row in by_case.items()}
     for case, row in by_case.items():
         for leaf in sorted(annotated[case] & wrong[case]):
@@ -143,25 +173,27 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
     )
 
 
-def _find_columns(names: Iterable[str], labels: Contract, table: str | Path) -> _Columns:
+def _find_columns(names: Iterable[str], ticks: LabelColumns, table: str | Path) -> _Columns:
     names = [name for name in names if name]
-    case = _case_column(names, table)
-    annotated = _column(names, [ANNOTATED])
-    by_label = {label: _column(names, [label]) for label in labels.leaf_names[1:]}
-    label_columns = {label: column for label, column in by_label.items() if column is not None}
-    missing = [label for label, column in by_label.items() if column is None]
-    wrong = None if WRONG in label_columns else _column(names, [WRONG])
-    if annotated is not None and missing:
-        used = [case, annotated, *([wrong] if wrong else [])]
-        return _Columns(case, annotated, {}, wrong, _others(names, *used))
-    if missing:
-        near = _rename_hint(missing[0], _others(names, case, *label_columns.values()))
+    case = case_column(names, table)
+    annotated = find_column(names, [ANNOTATED])
+    label_columns = ticks.columns.values()
+    wrong = None if WRONG in ticks.columns else find_column(names, [WRONG])
+    others = [case, *([wrong] if wrong else [])]
+    if annotated is not None and ticks.missing:
+        return _Columns(case, annotated, wrong, _others(names, annotated, *others))
+    require_all_labels(ticks, names, table)
+    return _Columns(case, None, wrong, _others(names, *label_columns, *others))
+
+
+def require_all_labels(ticks: LabelColumns, names: Sequence[str], table: str | Path) -> None:
+    """Fail if some label has no column."""
+    if ticks.missing:
+        near = _rename_hint(ticks.missing[0], _others(names, *ticks.columns.values()))
         raise LabelSetError(
-            f"{table}: no column for {some(missing)}{near}: expected a column 'annotated', or one "
-            f"for every label with yes or no; found the columns {', '.join(names)}"
+            f"{table}: no column for {some(ticks.missing)}{near}: expected a column 'annotated', "
+            f"or one for every label with yes or no; found the columns {', '.join(names)}"
         )
-    used = [case, *label_columns.values(), *([wrong] if wrong else [])]
-    return _Columns(case, None, label_columns, wrong, _others(names, *used))
 
 
 def _rename_hint(label: str, columns: Iterable[str]) -> str:
@@ -176,8 +208,8 @@ def _others(names: Iterable[str], *used: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in used and name.lower() != HINT)
 
 
-def _case_column(names: Iterable[str], table: str | Path) -> str:
-    column = _column(names, (*CASE_COLUMNS, *OTHER_CASE_COLUMNS))
+def case_column(names: Iterable[str], table: str | Path) -> str:
+    column = find_column(names, (*CASE_COLUMNS, *OTHER_CASE_COLUMNS))
     if column is None:
         raise LabelSetError(
             f"{table}: no column that names the case: expected {some(CASE_COLUMNS, 20)}; found the "
@@ -186,7 +218,7 @@ def _case_column(names: Iterable[str], table: str | Path) -> str:
     return column
 
 
-def _column(names: Iterable[str], words: Iterable[str]) -> str | None:
+def find_column(names: Iterable[str], words: Iterable[str]) -> str | None:
     """Return the column that is called by one of the words; the first word wins."""
     names = list(names)
     for word in words:
@@ -209,34 +241,17 @@ def _rows_by_case(rows: Sequence[TableRow], column: str) -> dict[str, TableRow]:
         case = row[column]
         if not case:
             raise LabelSetError(f"{row.where}: no case name")
-        ending = next((text for text in IMAGE_ENDINGS if case.lower().endswith(text)), "")
-        case = case.removesuffix(case[len(case) - len(ending) :])
+        case = without_ending(case)
         if case in by_case:
             raise LabelSetError(f"{row.where}: listed more than once: {case}")
         by_case[case] = row
     return by_case
 
 
-def _has_crosses_only(rows: Iterable[TableRow], columns: _Columns) -> bool:
-    """Tell whether cells of labels are crosses or empty: then an empty one means no."""
-    words = {row[column].lower() for row in rows for column in columns.labels.values()}
-    return bool(words & CROSSES) and words <= CROSSES | {""}
-
-
-def _ticked_labels(
-    row: TableRow, columns: _Columns, labels: Contract, no_words: Collection[str]
-) -> LabelSet:
-    ticked = set()
-    for label, column in columns.labels.items():
-        word = row[column].lower()
-        if word in YES:
-            ticked.add(labels.leaf_names.index(label))
-        elif word not in no_words:
-            raise LabelSetError(
-                f"{row.where}: column '{column}': expected yes or no (1 or 0), but got "
-                f"'{row[column]}': write no if unsure, it teaches nothing wrong"
-            )
-    return frozenset(ticked)
+def without_ending(case: str) -> str:
+    """Return the name of a case for which a table gives a file, such as `p1.nii.gz`."""
+    ending = next((text for text in IMAGE_ENDINGS if case.lower().endswith(text)), "")
+    return case[: len(case) - len(ending)]
 
 
 def _wrong_labels(row: TableRow, columns: _Columns, labels: Contract) -> LabelSet:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import permutations
@@ -49,6 +49,26 @@ def subjects_of(
         )
         for names in members.values()
     ]
+
+
+def joined_subjects(
+    subjects: Sequence[Subject], groups: Iterable[Collection[str]]
+) -> list[Subject]:
+    """Return the subjects, those as one that share a group of cases (which have the same image)."""
+    joined = list(subjects)
+    for group in groups:
+        parts = [subject for subject in joined if not set(subject.cases).isdisjoint(group)]
+        if len(parts) < 2:
+            continue
+        whole = Subject(
+            cases=tuple(sorted(case for part in parts for case in part.cases)),
+            stratum=tuple(sorted(name for part in parts for name in part.stratum)),
+            leaves=frozenset().union(*(part.leaves for part in parts)),
+        )
+        place = joined.index(parts[0])
+        joined = [subject for subject in joined if subject not in parts]
+        joined.insert(place, whole)
+    return joined
 
 
 def read_subjects(pattern: str, cases: Iterable[str]) -> dict[str, str]:

@@ -90,8 +90,8 @@ def find_slips(
             yield from check(evidence)
     for group in same_images(images or {}):
         yield (
-            f"the same image in several cases: {some(group)}: keep one, or keep them in one fold "
-            f"('splits --subject')"
+            f"the same image in several cases: {some(group)}: keep one, or let "
+            f"'nnunet_labelset splits' make the folds, which keeps them in one"
         )
 
 

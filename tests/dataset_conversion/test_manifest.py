@@ -13,7 +13,7 @@ import pytest
 from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
 from nnunet_labelset.dataset_conversion.sources import manifest as manifest_module
-from nnunet_labelset.dataset_conversion.sources.case_list import read_case_list
+from nnunet_labelset.dataset_conversion.sources.case_list import read_annotated_list
 from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, load_manifest, presets
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, find_cases, pattern_regex
 from nnunet_labelset.errors import LabelSetError
@@ -305,9 +305,69 @@ def test_annotated_leaves_are_listed_as_everywhere(tmp_path):
     """In a case list as in the tables of annotate and evaluate: semicolons or commas, or all."""
     table = tmp_path / "list.csv"
     table.write_text('case,annotated\na,liver;spleen\nb,"liver, spleen"\nc,all\nd,\n')
-    rows = read_case_list(table, ("background", "liver", "spleen", "kidney"))
+    rows = read_annotated_list(table, ("background", "liver", "spleen", "kidney")).rows
     found = {case: row.annotated for (_, case), row in rows.items()}
     assert found == {"a": {1, 2}, "b": {1, 2}, "c": {0, 1, 2, 3}, "d": None}
     table.write_text("case,annotated\na,livr\n")
     with pytest.raises(LabelSetError, match=r"line 2: annotated: .*'livr'; did you mean 'liver'\?"):
-        read_case_list(table, ("background", "liver"))
+        read_annotated_list(table, ("background", "liver"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Patient;Liver;Spleen;Kidney;Remarks\na.nii.gz;ja;nein;ja;\nb;1;0;1;tired\n",
+        "case,liver,spleen,kidney\na,x,,x\nb,x,,x\n",
+        "case,part,liver,spleen,kidney\na,,yes,no,yes\nb,test,yes,no,yes\nc,test,,,\n",
+    ],
+)
+def test_annotated_takes_yes_and_no(tmp_path, text):
+    table = tmp_path / "list.csv"
+    table.write_text(text)
+    listed = read_annotated_list(table, ("background", "liver", "spleen", "kidney"))
+    found = {case: row.annotated for (_, case), row in listed.rows.items()}
+    assert found["a"] == found["b"] == {1, 3}
+    assert found.get("c") is None
+    assert listed.ignored == (("Remarks",) if "Remarks" in text else ())
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("case,liver\na,yes\n", "spleen"),  # no column of its own
+        ("case,liver,spleen,kidney\na,yes,perhaps,no\n", "perhaps"),
+        ("case,liver,spleen,kidney,prt\na,yes,no,no,test\n", "prt"),  # part: not to be overlooked
+        ("case,remarks\na,tired\n", "annotated"),
+    ],
+)
+def test_annotated_refuses_what_is_unclear(tmp_path, text, named):
+    table = tmp_path / "list.csv"
+    table.write_text(text)
+    with pytest.raises(LabelSetError, match=named):
+        read_annotated_list(table, ("background", "liver", "spleen", "kidney"))
+
+
+def test_a_dry_run_counts_as_the_data_set_does(tmp_path, capsys):
+    """What was drawn as one is annotated in no case; cases with a problem are named, not counted."""
+    for case in ("a", "b", "c"):
+        write_volume(tmp_path / "s" / case / "ct.nii.gz", random_image())
+        write_volume(tmp_path / "s" / case / "label.nii.gz", slabs(1, 2))
+    (tmp_path / "s" / "c" / "ct.nii.gz").unlink()
+    manifest = tmp_path / "m.toml"
+    manifest.write_text(
+        'leaves = ["background", "liver", "left", "right"]\n[sources.s]\nfolder = "s"\n'
+        'image = "{case}/ct.nii.gz"\nlabel = "{case}/label.nii.gz"\n'
+        '[sources.s.labels]\n1 = "liver"\n2 = ["left", "right"]\n'
+    )
+    command = [tmp_path / "raw", "-m", str(manifest), "--skip-bad-cases"]
+    assert convert(*command[:-1], "--dry-run") == 1
+    output, error = capsys.readouterr()
+    assert "'c'" in error
+    assert "problems: c" in output
+    assert "s: 2 cases" in output
+    assert convert(*command, "--dry-run") == 0
+    assert "left in 0 of 2, drawn as one with right" in capsys.readouterr().out
+    assert not (tmp_path / "raw").exists()
+    assert convert(*command) == 0
+    coverage = contract_of(tmp_path / "raw" / "Dataset030_Mine").coverage()
+    assert (coverage["liver"], coverage["left"], coverage["right"]) == (2, 0, 0)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
 from nnunet_labelset.datasets.folds import always_trained, k_folds, random_splits, subjects_of
+from nnunet_labelset.nnunet.names import SPLITS
 from tests.helpers.small_dataset import write_dataset
 
 
@@ -234,6 +235,26 @@ def test_command(tmp_path, monkeypatch, capsys):
         ("full_1", "merged_1", "no_spleen_1"),
         ("full_2", "merged_2", "no_spleen_2"),
     }
+
+
+def test_copies_of_an_image_stay_in_one_fold(tmp_path, monkeypatch, capsys):
+    """By the image itself, or by the file that two cases were made from."""
+    folder = write_dataset(tmp_path)
+    monkeypatch.setenv("nnUNet_preprocessed", str(tmp_path / "preprocessed"))
+    for case in ("no_spleen_1", "no_spleen_2"):
+        (folder / "imagesTr" / f"{case}_0000.nii.gz").write_bytes(b"copy")
+    (folder / "provenance.csv").write_text(
+        "case,file,sha256,annotated,rules\n"
+        "no_spleen_2,a,1,,\nno_spleen_2,label,7,,\nmerged_1,b,1,,\nmerged_2,c,7,,\n"
+    )
+    together = {"no_spleen_1", "no_spleen_2", "merged_1"}
+    for kind in (["-k", "2"], ["--random", "9", "--val-fraction", "0.4"]):
+        assert main(["splits", "-d", str(folder), *kind, "--overwrite"]) == 0
+        splits = json.loads((tmp_path / "preprocessed" / folder.name / SPLITS).read_text())
+        assert {len(together & set(split["val"])) for split in splits} == {0, 3}
+    output = capsys.readouterr().out
+    assert "no_spleen_1, no_spleen_2" in output
+    assert "merged_1, no_spleen_2" in output
 
 
 def test_preprocessed_data_set_alone(tmp_path, monkeypatch):

@@ -678,7 +678,7 @@ class TestDuplicates:
         self.copy(folder, "imagesTr/full_1_0000.nii.gz", "imagesTr/merged_1_0000.nii.gz")
         errors, warnings = verify(folder)
         assert not errors
-        only(warnings, "the same image with different label maps, as full_1, merged_1", "--subject")
+        only(warnings, "the same image with different label maps, as full_1, merged_1", "splits")
 
     def test_training_image_in_test(self, folder):
         self.copy(folder, "imagesTr/full_1_0000.nii.gz", "imagesTs/test_1_0000.nii.gz")

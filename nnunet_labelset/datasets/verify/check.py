@@ -122,8 +122,8 @@ def _duplicate(cases: list[RawCase], facts: Facts) -> Problem:
         return Problem(where, f"the same image and label map twice, as {names}: keep one")
     return doubt(
         where,
-        f"the same image with different label maps, as {names}: if on purpose, keep them in one "
-        f"fold with 'nnunet_labelset splits --subject'",
+        f"the same image with different label maps, as {names}: if on purpose, make the folds with "
+        f"'nnunet_labelset splits', which keeps them in one",
     )
 
 

@@ -365,13 +365,14 @@ def test_dry_run_tells_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixtu
             rois["Parotid_L"] = RoiSpec([ellipse(scan, 2, (10, 9), (4, 3))])
         write_patient(tmp_path / "dicom" / patient, scan, rois)
     irregular(tmp_path / "dicom" / "bad")
-    assert run(tmp_path, "--dry-run") == 0
-    output = capsys.readouterr().out
+    assert run(tmp_path, "--dry-run") == 1
+    output, error = capsys.readouterr()
     assert "cord in 3 of 3" in output
     assert "parotid_left in 1 of 3" in output
     assert "parotid_right in 0 of 3" in output
     assert "PTV 66 (3)" in output
-    assert str(tmp_path / "dicom" / "bad") in output
+    assert str(tmp_path / "dicom" / "bad") in error
+    assert run(tmp_path, "--dry-run", "--skip-bad-cases") == 0
     assert not dataset(tmp_path).exists()
 
 
