@@ -52,7 +52,7 @@ def average(
             metrics={
                 name: described(label_column(results, names, label, METRICS[name]), METRICS[name])
                 if METRICS[name].better
-                else describe(score.values[name] for score in scores)
+                else describe(score.values[name] for score in scores if score.outcome.is_compared)
                 for name in metrics
             },
         )

@@ -21,6 +21,7 @@ from nnunet_labelset.evaluation.pairs import Pair
 from nnunet_labelset.evaluation.results import PRESENT, Case, Outcome, Score
 from nnunet_labelset.evaluation.structures import Structure
 from nnunet_labelset.evaluation.surface import (
+    DIGITS,
     Box,
     Mask,
     SurfaceDistances,
@@ -122,7 +123,7 @@ class _Images:
         sides = zip(spacing, reference.shape, strict=True)
         self.spacing = [float(size) for size, voxels in sides if voxels > 1]
         diagonal = math.hypot(*np.multiply(spacing, reference.shape))
-        self.worst_distance = pair.cap or diagonal
+        self.worst_distance = round(pair.cap or diagonal, DIGITS)
         self.tolerance = default_tolerance(spacing)
         self.reference = np.squeeze(reference)
         self.prediction = np.squeeze(prediction)
@@ -164,8 +165,10 @@ class _Masks:
     unknown: Mask | None
     crop: Box  # with a margin of one voxel
 
-    def surfaces(self, spacing: Sequence[float]) -> SurfaceDistances | None:
-        return surface_distances(self.reference, self.prediction, spacing, self.unknown, self.crop)
+    def surfaces(self, spacing: Sequence[float], largest: float) -> SurfaceDistances | None:
+        return surface_distances(
+            self.reference, self.prediction, spacing, self.unknown, self.crop, largest
+        )
 
     def instances(self) -> Instances:
         masks = (self.reference.cropped(self.crop), self.prediction.cropped(self.crop))
@@ -265,7 +268,7 @@ def _surfaces(
     if masks is None:
         return None, images.worst_distance
     if outcome is Outcome.SCORED:
-        surfaces = masks.surfaces(images.spacing)
+        surfaces = masks.surfaces(images.spacing, images.worst_distance)
         return surfaces, None if surfaces is None else images.worst_distance
     known = masks.unknown is None or masks.reference_has_surface()
     return None, images.worst_distance if known else None
@@ -301,10 +304,7 @@ def _value(
         return _worst(metric, measured, structure, worst_distance)
     if outcome is not Outcome.SCORED:
         return None
-    value = metric.compute(measured)
-    if metric.is_distance and value is not None:
-        return None if worst_distance is None else min(value, worst_distance)
-    return value
+    return metric.compute(measured)
 
 
 def _worst(

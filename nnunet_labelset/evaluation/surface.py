@@ -6,7 +6,8 @@ outside. Its area is that of the marching-cubes triangles (the length of the mar
 segments) between them. An element that touches a voxel of unknown membership does not count, and
 no distance is larger than that to such a voxel, because the other surface may lie there. An axis
 along which most voxels of the reference have no known neighbour (an image of one slice, every
-tenth slice drawn) is no axis: the surface is then that of the slices.
+tenth slice drawn) is no axis: the surface is then that of the slices, and only unknown voxels of
+the same slice limit a distance.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ REACH = 4  # voxels in which near elements are looked for, before a tree is made
 WHOLE = (
     1 << 19
 )  # elements of which one tree is made; of more, one for each neighbourhood of a piece
+FAR = 1e6  # mm
+TIE = 1e-9  # of an area: rounding must not decide whether 95 % are reached
 SHORT = 1 << 31  # places that four bytes can number
 DIGITS = (
     4  # of a distance: what rounding has made different shall be equal, so that statistics see ties
@@ -76,6 +79,7 @@ class SurfaceDistances:
     distances: tuple[np.ndarray, np.ndarray]
     codes: tuple[np.ndarray, np.ndarray]
     table: np.ndarray
+    largest: float = math.inf
 
     @property
     def areas(self) -> tuple[np.ndarray, np.ndarray]:
@@ -86,12 +90,14 @@ class SurfaceDistances:
         distance.
         """
         directed = zip(self.distances, self.areas, strict=True)
-        return round(max(_weighted_percentile(*one, percent) for one in directed), DIGITS)
+        distance = max(_weighted_percentile(*one, percent) for one in directed)
+        return min(round(distance, DIGITS), self.largest)
 
     def mean(self) -> float:
         """The mean over the area of both surfaces together (ASSD)."""
         areas = self.areas
-        weighted = sum(float((d * a).sum()) for d, a in zip(self.distances, areas, strict=True))
+        sides = zip(self.distances, areas, strict=True)
+        weighted = sum(float((np.minimum(d, self.largest) * a).sum()) for d, a in sides)
         return round(weighted / sum(float(area.sum()) for area in areas), DIGITS)
 
     def share_within(self, tolerance: float) -> float:
@@ -109,12 +115,13 @@ def surface_distances(
     spacing: Sequence[float],
     unknown: np.ndarray | Mask | None = None,
     crop: Box | None = None,
+    largest: float = math.inf,
 ) -> SurfaceDistances | None:
     """Return the distances between two bool masks `(z, y, x)`, `(y, x)` or `(x,)`.
 
     `unknown` voxels are in neither mask. Both masks lie inside `crop`, with a margin of one voxel
-    where the image has one. Without a surface in the reference the result is None; without one in
-    the prediction all distances are infinite.
+    where the image has one. In HD and ASSD no distance exceeds `largest`. Without a surface in the
+    reference the result is None; without one in the prediction all distances are infinite.
     """
     reference, prediction = Mask.of(reference), Mask.of(prediction)
     hidden = None if unknown is None else Mask.of(unknown)
@@ -132,7 +139,7 @@ def surface_distances(
     if hidden is not None and len(second):
         sides = ((first, there), (second, back))
         there, back = _at_most_to_unknown(sides, hidden, crop, axes, spacing)
-    return SurfaceDistances((there, back), (first_codes, second_codes), table)
+    return SurfaceDistances((there, back), (first_codes, second_codes), table, largest)
 
 
 def reference_elements(
@@ -160,8 +167,10 @@ def _at_most_to_unknown(
 ) -> list[np.ndarray]:
     """Return the distances of both sides, none larger than that to a voxel of unknown membership.
 
-    Only elements on the border of the unknown part are looked at: inside, none is nearer.
+    Only elements on the border of the unknown part are looked at: inside, none is nearer. Where an
+    axis has no surface, slices are far apart: a skipped one would be nearer than any contour.
     """
+    spacing = tuple(size if axis in axes else FAR for axis, size in enumerate(spacing))
     largest = max(float(distances.max()) for _, distances in sides)
     wide = _grown(crop, unknown.shape, largest, spacing)
     border, _ = _elements(unknown.cropped(wide), None, axes, 2**2 ** len(axes) - 1)
@@ -446,12 +455,13 @@ def _weighted_percentile(distances: np.ndarray, weights: np.ndarray, percent: fl
     """
     if percent == 100:
         return float(distances.max(initial=0))
+    wanted = percent / 100 - TIE
     total, apart = np.sum(weights), distances > 0
     matched = np.sum(weights[~apart])
     distances, weights = distances[apart], weights[apart]
-    if not len(distances) or matched / total >= percent / 100:
+    if not len(distances) or matched / total >= wanted:
         return 0.0
     order = np.lexsort((weights, distances))
     share = (matched + np.cumsum(weights[order])) / total
-    reached = int(np.searchsorted(share, percent / 100))
+    reached = int(np.searchsorted(share, wanted))
     return float(distances[order[min(reached, len(order) - 1)]])

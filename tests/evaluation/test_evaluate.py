@@ -238,7 +238,7 @@ def test_missed_and_invented_get_the_worst_values(tmp_path):
         tmp_path, {"x": row(1, 1, 0, 0)}, {"x": row(0, 0, 2, 0)}, {"x": "full"}, spacing=(3, 4, 1)
     )
     found = scores(evaluate(arguments))
-    diagonal = pytest.approx((9 + 16 + 16) ** 0.5)
+    diagonal = pytest.approx((9 + 16 + 16) ** 0.5, abs=1e-4)
     for leaf in ("white_matter", "ventricles"):
         assert [found[leaf][name] for name in ("dice", "nsd", "hd95", "hd100", "assd")] == [
             0,

@@ -16,6 +16,7 @@ from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from nnunet_labelset.evaluation.surface import (
     _shells,
+    _weighted_percentile,
     element_areas,
     neighbour_codes,
     surface_distances,
@@ -130,6 +131,24 @@ def test_every_tenth_slice_drawn_is_measured_in_its_slices():
     assert found.percentile(95) == flat.percentile(95)
     assert found.mean() == pytest.approx(flat.mean(), abs=1e-4)
     assert found.share_within(1) == pytest.approx(flat.share_within(1))
+
+
+def test_skipped_slices_limit_no_distance():
+    """The prediction is 8 mm away at the edge of the image, beside slices that nobody drew."""
+    a, b = np.zeros((9, 20, 20), bool), np.zeros((9, 20, 20), bool)
+    a[::4, 0:4, 0:12], b[::4, 0:4, 0:20] = True, True
+    unknown = np.ones_like(a)
+    unknown[::4] = False
+    flat = surface_distances(a[0], b[0], (1, 1))
+    found = surface_distances(a, b, (1, 1, 1), unknown)
+    assert found.percentile(100) == flat.percentile(100) == 8
+    assert found.mean() == pytest.approx(flat.mean(), abs=1e-4)
+
+
+def test_exactly_95_percent_are_reached_whatever_the_rounding():
+    distances = np.arange(1.0, 41.0)
+    for weight in (0.1, 0.3, 0.7, 1.1, 1.3, 2.7):
+        assert _weighted_percentile(distances, np.full(40, weight), 95) == 38
 
 
 def test_cut_faces_are_no_surface():

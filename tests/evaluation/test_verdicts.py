@@ -216,9 +216,29 @@ def test_a_prediction_without_known_surface_is_the_worst(tmp_path, monkeypatch):
     score = results["x"].score("a", "white_matter")
     diagonal = math.hypot(3, 3, 12)
     assert (score.outcome, score.tp) == ("scored", 1)
-    assert score.values["hd95"] == pytest.approx(diagonal)
+    assert score.values["hd95"] == pytest.approx(diagonal, abs=1e-4)
     assert score.values["nsd"] == 0
     assert study.compare("x", "y").cell("y", "white_matter", "hd95").n == 2
+
+
+def test_every_distance_is_capped_not_only_the_mean(tmp_path):
+    """A lesion beside which one voxel is predicted 20 mm away: its distances count as 5 mm."""
+    reference, prediction = np.zeros((3, 3, 40), int), np.zeros((3, 3, 40), int)
+    reference[1, 1, 1] = prediction[1, 1, 1] = prediction[1, 1, 30] = 1
+    study = Study(tmp_path, {"a": reference})
+    study.predict("x", {"a": prediction})
+    values = study.evaluate("x", "--cap", "5").score("a", "white_matter").values
+    assert values["hd100"] == values["hd95"] == 5
+    assert values["assd"] == pytest.approx(5 / 3, abs=1e-4)  # two surfaces of 0 mm, one of 5 mm
+
+
+def test_volumes_of_a_label_that_is_not_annotated_are_no_part_of_its_average(tmp_path):
+    study = Study(tmp_path, {"a": row(2, 2, 2, 0), "b": row(0, 0, 0, 4)})
+    write_dataset(tmp_path / "data", {"a": "full", "b": "basic"})
+    study.predict("x", {"a": row(2, 2, 0, 0), "b": row(2, 0, 0, 0)})
+    metrics = study.evaluate("x").averages.overall.leaves["ventricles"].metrics
+    assert (metrics["volume_ref"].n, metrics["volume_pred"].n) == (1, 1)
+    assert metrics["volume_ref"].mean == pytest.approx(0.003)
 
 
 def test_what_is_only_disputed_is_undecided(tmp_path, monkeypatch):
