@@ -11,6 +11,7 @@ from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import known_trainers
+from nnunet_labelset.nnunet.extend import extension_trainer, old_labels
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.recommendation import recommended_trainer
 
@@ -97,8 +98,12 @@ def _trainer_for_training(args: argparse.Namespace) -> str:
             flush=True,
         )
         return names.DEFAULT_NNUNET_TRAINER
-    trainer = recommended_trainer(contract.leaf_names)
-    print(f"No -tr: training with {trainer}, which is recommended for this data", flush=True)
+    outputs = tuple(contract.regions or contract.leaf_names)
+    known = old_labels(args.pretrained_weights, outputs)
+    trainer, why = recommended_trainer(contract.leaf_names), "this data"
+    if known is not None:
+        trainer, why = extension_trainer(contract, known, outputs), "extending a model"
+    print(f"No -tr: training with {trainer}, which is recommended for {why}", flush=True)
     return trainer
 
 

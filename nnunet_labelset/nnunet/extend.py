@@ -16,7 +16,7 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name, new_file, write_json
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.checkpoint_file import read_checkpoint
+from nnunet_labelset.nnunet.checkpoint_file import TRUST_IT, read_checkpoint, trusted
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.model_file import OldModel, best_start, opened_model
@@ -117,6 +117,16 @@ def _save_start(path: Path, content: dict[str, Any]) -> None:
 
     with new_file(path) as temporary:  # first of all files: a full disk leaves nothing behind
         torch.save(content, temporary)
+
+
+def old_labels(start: str | None, names: Sequence[str]) -> list[str] | None:
+    """Return what the old model of a start file knows; None for any other file, or other labels."""
+    if start is None or not Path(start).is_file():
+        return None
+    content = read_checkpoint(Path(start), trusted(), mmap=True, how_to_trust=TRUST_IT)
+    if content.get(OUTPUTS) != list(names):
+        return None
+    return [name for name in names if name not in content.get(NEW_OUTPUTS, [])]
 
 
 def extension_trainer(contract: Contract, old: Sequence[str], new: Sequence[str]) -> str:

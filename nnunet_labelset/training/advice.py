@@ -12,6 +12,7 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER, NO_MIRRORING
 from nnunet_labelset.nnunet.extend import extension_trainer
 from nnunet_labelset.nnunet.recommendation import (
+    TEACHER_TRAINER,
     reasons,
     recommended_trainer,
     sided_pairs,
@@ -33,6 +34,8 @@ class Advice:
         self.contract = contract
         self.trainer_name = trainer_name
         self.log = log
+        self.family = DEFAULT_TRAINER  # the trainers that advice may name
+        self.taught: list[str] = []  # labels that an old model knows
 
     def show_coverage(
         self,
@@ -71,6 +74,9 @@ class Advice:
         """Do the same for a training that `extend` started: old labels must not be forgotten."""
         old_labels = [label for label in coverage if label not in new_labels]
         trainer = extension_trainer(self.contract, old_labels, list(coverage))
+        if trainer.startswith(TEACHER_TRAINER):
+            self.family = TEACHER_TRAINER
+        self.taught = old_labels if has_teacher else []
         self._recommend(trainer, ["the training extends a model"])
         unannotated = [f"'{label}'" for label in old_labels if coverage[label] == 0]
         if unannotated and not has_teacher:
@@ -84,11 +90,11 @@ class Advice:
         self.log(f"Recommended for these cases: {facts}")
 
     def warn_of_missing_labels(self, coverage: Mapping[str, int]) -> None:
-        """Name labels that no training case annotates; background is known from what excludes
-        it.
+        """Name labels that no training case annotates and no old model teaches; background is
+        known from what excludes it.
         """
         for label, number in coverage.items():
-            if number == 0 and label != "background":
+            if number == 0 and label not in ("background", *self.taught):
                 self.log(
                     f"WARNING: no training case annotates '{label}': it cannot be learned well"
                 )
@@ -101,7 +107,7 @@ class Advice:
         named = ", ".join(f"'{left}' and '{right}'" for left, right in pairs[:3])
         self.log(
             f"WARNING: {named} differ by side, and mirroring makes left and right the same: "
-            f"use {DEFAULT_TRAINER}{NO_MIRRORING}, or put LabelSetMixin before "
+            f"use {self.family}{NO_MIRRORING}, or put LabelSetMixin before "
             "nnUNetTrainerNoMirroring"
         )
 
@@ -129,9 +135,9 @@ class Advice:
                 )
 
     def _remedy(self) -> str:
-        if self.trainer_name.startswith(DEFAULT_TRAINER):
+        if self.trainer_name.startswith(self.family):
             return "Look at its annotations ('nnunet_labelset verify'), or train longer"
-        return f"This loss may never find it: use {DEFAULT_TRAINER}"
+        return f"This loss may never find it: use {self.family}"
 
 
 def dead_labels(history: Sequence[Sequence[float]], patience: int) -> list[int]:

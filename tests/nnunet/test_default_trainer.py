@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.default_trainer import prediction_arguments, training_arguments
+from nnunet_labelset.nnunet.extend import NEW_OUTPUTS, OUTPUTS
 
 BLOCK = {"version": 1, "protocols": {"p": {}}, "cases": {"a": "p"}}
 
@@ -42,6 +45,26 @@ def test_a_declared_data_set_is_trained_with_the_recommended_trainer(
     arguments = ["20", "3d_fullres", "1", "--npz", "-p", "MyPlans"]
     assert training_arguments(arguments) == [*arguments, "-tr", trainer]
     assert trainer in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("start", "trainer"),
+    [
+        ({OUTPUTS: ["background", "liver", "spleen"], NEW_OUTPUTS: ["spleen"]}, "LabelSetTeacher"),
+        ({OUTPUTS: ["background", "liver", "kidney"], NEW_OUTPUTS: ["kidney"]}, "LabelSet"),
+        ({"network_weights": {}}, "LabelSet"),
+    ],
+)
+def test_an_extended_model_is_not_trained_without_its_teacher(
+    folders: Path, start: dict[str, Any], trainer: str
+) -> None:
+    """The new cases do not annotate the liver, which the old model knows."""
+    gap = {"background": ["background", "liver"]}
+    block = {"version": 1, "protocols": {"p": gap}, "cases": {"a": "p"}}
+    declare(folders, ["background", "liver", "spleen"], label_sets=block)
+    torch.save(start, folders / "start.pth")
+    arguments = ["20", "2d", "0", "-pretrained_weights", str(folders / "start.pth")]
+    assert training_arguments(arguments)[-1] == f"nnUNetTrainer{trainer}"
 
 
 def test_an_undeclared_data_set_stays_with_nnunet_and_says_so(

@@ -147,6 +147,22 @@ def test_who_extends_a_model_without_teacher_is_warned() -> None:
     assert "'dot'" not in warning
 
 
+def test_no_advice_leads_from_an_extended_training_to_one_that_forgets() -> None:
+    """Sides, dead labels and missing labels are told while a model is extended, too."""
+    block = {"left_dot": 1, "right_dot": 2, "core": 3}
+    protocols = {"a": {"background": ["background", "left_dot", "right_dot"]}}
+    adviser, lines = advice(protocols, "nnUNetTrainerLeafDiceCE", **block)
+    coverage = {"background": 0, "left_dot": 0, "right_dot": 0, "core": 1}
+    adviser.recommend_extended(coverage, ["core"], has_teacher=True)
+    adviser.warn_of_missing_labels(coverage)
+    adviser.warn_of_mirroring((0, 1))
+    adviser.warn_of_dead_labels(tuple(block), [[0.0, 0.0, 0.0]] * 3, [0, 0, 5], num_epochs=9)
+    named = {word.strip(",.():") for line in lines for word in line.split()}
+    trainers = {word for word in named if word.startswith("nnUNetTrainerLabelSet")}
+    assert trainers == {"nnUNetTrainerLabelSetTeacher", "nnUNetTrainerLabelSetTeacher_NoMirroring"}
+    assert len(lines) == 3  # the old model teaches what no case annotates
+
+
 def test_who_extends_with_complete_cases_needs_no_teacher() -> None:
     adviser, lines = advice({"a": {}}, "nnUNetTrainerLabelSet")
     adviser.recommend_extended(dict.fromkeys(COVERAGE, 1), ["dot"], has_teacher=False)
