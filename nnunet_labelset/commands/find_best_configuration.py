@@ -10,7 +10,7 @@ from itertools import combinations
 from nnunet_labelset.commands.options import add_processes
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.names import CONFIGURATIONS, DEFAULT_PLANS
-from nnunet_labelset.nnunet.selection import Selection, choose, write_choice
+from nnunet_labelset.nnunet.selection import Selection, check_same_cases, choose, write_choice
 
 FOLDS = [0, 1, 2, 3, 4]
 
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> None:
     if ensembling:
         selection.require_probabilities(models)
     candidates = [selection.model(model) for model in models]
+    check_same_cases(candidates, selection.file_ending)
     if ensembling:
         candidates += [
             selection.ensemble(first, second) for first, second in combinations(models, 2)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_json, write_text
+from nnunet_labelset.io.files import case_files, read_json, write_json, write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
@@ -58,6 +58,8 @@ class Selection:
             raise LabelSetError(
                 f"{self.references}: no such folder: run {names.PLAN_AND_PREPROCESS}"
             )
+        dataset_json, self.contract = read_dataset(self.preprocessed)  # of the references
+        self.file_ending = file_ending(dataset_json)
         self.folds, self.processes, self.overwrite = tuple(folds), processes, overwrite
 
     def available(
@@ -155,16 +157,40 @@ class Selection:
     ) -> Candidate:
         from nnunetv2.evaluation.evaluate_predictions import save_summary_json
 
-        dataset_json, contract = read_dataset(folder)
-        ending = file_ending(dataset_json)
+        _, trained = read_dataset(folder)
+        if (trained.leaf_names, trained.regions) != (
+            self.contract.leaf_names,
+            self.contract.regions,
+        ):
+            raise LabelSetError(
+                f"{name}: was trained for other labels than {self.preprocessed / names.DATASET} "
+                "has now: restore them, or train it again"
+            )
         summary = label_set_summary(
-            self.references, folder, contract, ending, self.processes, reader_of(folder)
+            self.references,
+            folder,
+            self.contract,
+            self.file_ending,
+            self.processes,
+            reader_of(folder),
         )
         save_summary_json(summary, str(folder / names.SUMMARY))
         theirs = read_json(folder / NNUNET_SUMMARY)["foreground_mean"]["Dice"]
         return Candidate(
             name, models, folder, summary["label_set_dice"], theirs, summary["known_wrong"]
         )
+
+
+def check_same_cases(candidates: Sequence[Candidate], ending: str) -> None:
+    """Refuse candidates that were validated on other cases: their scores cannot be compared."""
+    cases = {candidate.name: set(case_files(candidate.folder, ending)) for candidate in candidates}
+    every_case = set().union(*cases.values())
+    for name, validated in cases.items():
+        if missing := sorted(every_case - validated):
+            raise LabelSetError(
+                f"{name}: its folds did not validate {some(missing)}, those of others did: the "
+                "splits have changed between trainings: train all folds with the same splits"
+            )
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
@@ -237,8 +263,9 @@ def write_choice(
 
     from nnunet_labelset.nnunet.postprocessing import choose_postprocessing
 
-    _, contract = read_dataset(best.folder)
-    after = choose_postprocessing(best.folder, selection.references, contract, selection.processes)
+    after = choose_postprocessing(
+        best.folder, selection.references, selection.contract, selection.processes
+    )
     theirs = nnunet_choice(candidates)
     information: dict[str, Any] = {
         "folds": list(selection.folds),

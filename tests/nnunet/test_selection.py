@@ -285,6 +285,42 @@ def test_bad_input(tmp_path, environment, capsys, monkeypatch):
     assert "--disable_ensembling" in message
 
 
+def test_what_the_references_mean_now_decides(tmp_path, environment, capsys):
+    """A protocol that was corrected after the training counts; other labels are an error."""
+    results = environment(write_study(tmp_path, npz=False))
+    preprocessed = tmp_path / "preprocessed" / "Dataset901_Toy" / "dataset.json"
+    arguments = ["find_best_configuration", "901", "-tr", LEAF, "-f", "0", "1", "-np", "1"]
+    arguments += ["-c", "2d", "--disable_ensembling"]
+    changed = dataset(dict.fromkeys(CASES, "full"))
+    preprocessed.write_text(json.dumps(changed))
+    assert main(arguments) == 0
+    folder = results / f"{LEAF}__nnUNetPlans__2d" / "crossval_results_folds_0_1"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert set(summary["annotated_cases"].values()) == {4}
+    changed["labels"] = {"background": 0, "liver": 1, "ventricles": 2, "corpus_callosum": 3}
+    changed["label_sets"] = {
+        "version": 1,
+        "protocols": {"full": {}},
+        "cases": dict.fromkeys(CASES, "full"),
+    }
+    preprocessed.write_text(json.dumps(changed))
+    message = error_of(capsys, *arguments[1:])
+    assert f"{LEAF}__nnUNetPlans__2d" in message
+    assert str(preprocessed) in message
+
+
+def test_models_that_were_validated_on_other_cases_are_not_compared(tmp_path, environment, capsys):
+    results = environment(write_study(tmp_path, npz=False))
+    model = results / f"{LEAF}__nnUNetPlans__3d_fullres"
+    (model / "fold_1" / "validation" / "f1.nii.gz").unlink()
+    message = error_of(
+        capsys, "901", "-tr", LEAF, "-f", "0", "1", "-np", "1", "--disable_ensembling",
+        "-c", "2d", "3d_fullres",
+    )  # fmt: skip
+    assert model.name in message
+    assert "f1" in message
+
+
 def test_choice_with_undefined_scores(tmp_path):
     def candidate(name, dice, theirs):
         return Candidate(name, (), tmp_path, dice, theirs)
