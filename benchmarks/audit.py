@@ -218,6 +218,7 @@ class Run:
     seed: int
     steps: int
     home: Path
+    training_seeds: tuple[int, ...]
 
     @property
     def study(self) -> Study:
@@ -263,13 +264,13 @@ class Run:
         write_json(self.preprocessed / FAULTY / "splits_final.json", splits)
         write_json(done, [asdict(fault) for fault in planter.faults])
 
-    def training(self, dataset: str, fold: int | str, folder: Path) -> Training:
+    def training(self, dataset: str, fold: int | str, folder: Path, seed: int) -> Training:
         return Training(
             study=self.study,
             preprocessed=self.preprocessed / dataset,
             method=METHODS["ours"],
             folder=folder,
-            seed=self.seed,
+            seed=seed,
             steps=self.steps,
             regime=REGIMES["adamw"],
             fold=fold,
@@ -282,7 +283,7 @@ class Run:
             target = self.model / f"fold_{fold}" / "validation"
             if all((target / f"{case}.nii.gz").is_file() for case in split["val"]):
                 continue
-            trainer = self.training(FAULTY, fold, self.home / f"fold_{fold}").run()
+            trainer = self.training(FAULTY, fold, self.home / f"fold_{fold}", self.seed).run()
             write_probabilities(trainer, self.raw / FAULTY, split["val"], target)
             for case in split["val"]:
                 with np.load(target / f"{case}.npz") as content:
@@ -294,11 +295,11 @@ class Run:
             name = file.replace("nnUNetPlans", "plans")
             shutil.copy(self.preprocessed / FAULTY / file, self.model / name)
 
-    def dice(self, dataset: str) -> dict[str, Any]:
+    def dice(self, dataset: str, seed: int) -> dict[str, Any]:
         """Return the Dice of a network of all training cases, on the clean test cases."""
-        done = self.home / f"dice_{dataset}.json"
+        done = self.home / f"dice_{dataset}_{seed}.json"
         if not done.is_file():
-            training = self.training(dataset, "all", self.home / dataset)
+            training = self.training(dataset, "all", self.home / f"{dataset}_{seed}", seed)
             trainer = training.run()
             cases = read_json(self.raw / CLEAN / "dataset.json")["label_sets"]["cases"]
             tests = {path.name[:-7] for path in (self.raw / CLEAN / "labelsTs").iterdir()}
@@ -306,7 +307,7 @@ class Run:
             images = test_images(trainer, self.raw / CLEAN, told)
             scores = scored(trainer, images, self.study.leaves)
             write_json(done, {**average(scores, self.study.leaves), "cases": scores})
-            print(f"{self.home.name}: {dataset} done", flush=True)
+            print(f"{self.home.name}: {dataset}, seed {seed} done", flush=True)
         return read_json(done)
 
     def findings(self) -> list[Finding]:
@@ -384,8 +385,12 @@ class Run:
             "kinds": kinds,
             "missed": [faults[case] for case in sorted(set(faults) - hits)],
             "list": rows,
-            "dice": {name: self.dice(name)["dice"] for name in (CLEAN, FAULTY, CORRECTED)},
+            "dice": {name: self._dice_by_seed(name) for name in (CLEAN, FAULTY, CORRECTED)},
         }
+
+    def _dice_by_seed(self, dataset: str) -> list[float]:
+        """Return the Dice of one network per seed: their spread is the noise of a training."""
+        return [self.dice(dataset, seed)["dice"] for seed in self.training_seeds]
 
 
 def spacing_of(path: Path) -> tuple[float, ...]:
@@ -405,6 +410,13 @@ def main() -> None:
     parser.add_argument("-o", type=Path, required=True, metavar="FOLDER", help="keep the runs here")
     parser.add_argument("--studies", nargs="+", default=["hippocampus", "openkbp"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument(
+        "--training-seeds",
+        type=int,
+        nargs="+",
+        default=[0],
+        help="networks that are scored on each data set (default: one of seed 0)",
+    )
     parser.add_argument("--steps", type=int, default=1500, help="default: %(default)s")
     args = parser.parse_args()
     # A process each: nnU-Net reads its folders once, when it is imported.
@@ -413,7 +425,7 @@ def main() -> None:
         for name in args.studies:
             home = (args.o / f"{name}_{seed}").resolve()
             set_environment(home)
-            run = Run(name, seed, args.steps, home)
+            run = Run(name, seed, args.steps, home, tuple(args.training_seeds))
             process = context.Process(target=work, args=(run, args.data))
             process.start()
             process.join()

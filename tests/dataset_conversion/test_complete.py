@@ -514,3 +514,21 @@ def test_fractions_in_a_label_map_are_not_rounded(
     assert main(COMMAND) == 1
     assert "full_0.nii.gz" in capsys.readouterr().err
     assert not (trained / "raw" / "Dataset902_Sure").exists()
+
+
+def test_verify_accepts_what_a_model_has_decided(trained: Path) -> None:
+    """The dot was drawn nowhere in a case; the model is sure of the dot only."""
+    raw = trained / "raw" / tiny.NAME
+    content = json.loads((raw / "dataset.json").read_text())
+    content["label_sets"]["protocols"]["no dot"] = {"background": ["background", "dot"]}
+    content["label_sets"]["cases"]["full_0"] = "no dot"
+    (raw / "dataset.json").write_text(json.dumps(content))
+    path = raw / "labelsTr" / "full_0.nii.gz"
+    truth = sitk.ReadImage(str(path))
+    sitk.WriteImage(sitk.ChangeLabel(truth, {3: 0}), str(path))
+    probabilities = np.full((4, *tiny.SHAPE), 0.25, np.float32)
+    probabilities[3][sitk.GetArrayFromImage(truth) == 3] = 97
+    np.savez(trained / MODEL / "fold_1/validation/full_0.npz", probabilities=probabilities)
+    assert main(COMMAND) == 0
+    for number in ("901", "902"):
+        assert main(["verify", "-d", number, "-np", "1"]) == 0

@@ -489,6 +489,24 @@ def test_undo_after_the_masked_data_set_was_preprocessed(folder, masks, tmp_path
     assert read_json(folder / "dataset.json")["labels"] == LABELS
 
 
+def test_undo_of_a_second_mask_leaves_voxels_without_a_block(folder, masks, tmp_path):
+    """nnU-Net's copy has the voxels from before both masks: the block of the first one is not about
+    them.
+    """
+    copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
+    for path in (folder / "dataset.json", copy):  # `ignore` is declared, so that labels never differ
+        write_json(path, {**read_json(path), "labels": {**LABELS, "ignore": 4}})
+    write_volume(masks / "b_2.nii.gz", read_voxels(masks / "b_1.nii.gz")[0])
+    before = files_below(tmp_path)
+    for case in ("b_1", "b_2"):
+        words = ["--missing", "spleen", "tumour", "--in", case, "--mask", masks]
+        assert annotate(*words, "--add") == 0
+    for _ in range(2):
+        assert "label_sets" not in read_json(copy)
+        assert annotate("--undo") == 0
+    assert files_below(tmp_path) == before
+
+
 KILLED = """
 import os, sys
 from nnunet_labelset.cli import main

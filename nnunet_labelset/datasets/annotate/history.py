@@ -30,6 +30,7 @@ NEW_MAPS = ".annotate_new_maps"
 UNFINISHED = "unfinished"  # lies in a step while it is written or taken back
 UNDONE = ".undone"  # a step that was taken back, while it is removed
 STEP = "step.json"
+WAITS = "copy_waits"  # in its record: nnU-Net had not preprocessed the label maps before it either
 CORRECTED = "_corrected"  # ends the name of a folder with label maps that changed since
 TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.json")
 
@@ -61,7 +62,11 @@ def _steps(folder: Path) -> list[Path]:
         for path in (folder / BEFORE_ANNOTATE).glob("step_*")
         if path.name.removeprefix("step_").isdigit()
     ]
-    return sorted(steps, key=lambda path: int(path.name.removeprefix("step_")))
+    return sorted(steps, key=_number)
+
+
+def _number(step: Path) -> int:
+    return int(step.name.removeprefix("step_"))
 
 
 def settle(folder: Path) -> Undone | None:
@@ -110,7 +115,8 @@ def write_step(
         new["labels"] = {**new["labels"], IGNORE: contract.num_leaves}
     Contract.from_dataset_json(new)  # what we write, we can read
     copy = _matching_copy(folder, dataset_json)
-    step = _begin(folder, path, new_maps, record)
+    waits = copy is None and preprocessed_copy(folder) is not None
+    step = _begin(folder, path, new_maps, {**record, WAITS: waits})
     try:
         for label_map, replacement in new_maps.items():
             _exchange(label_map, replacement, step)
@@ -130,7 +136,7 @@ def _begin(
     folder: Path, path: Path, new_maps: Mapping[Path, Path], record: Mapping[str, Any]
 ) -> Path:
     steps = _steps(folder)
-    number = int(steps[-1].name.removeprefix("step_")) + 1 if steps else 1
+    number = _number(steps[-1]) + 1 if steps else 1
     step = folder / BEFORE_ANNOTATE / f"step_{number}"
     checksums = {_key(label_map): _checksum(new) for label_map, new in new_maps.items()}
     try:
@@ -178,13 +184,9 @@ def _restore_dataset_json(folder: Path, step: Path) -> list[Path]:
     path = folder / DATASET
     content = read_json(path)
     old = read_json(step / DATASET)
-    copy = preprocessed_copy(folder)
     if any(step.glob("labels*")):
         content["labels"] = old["labels"]  # without the `ignore` that --mask has declared
-    elif copy is not None and _waits(folder, read_json(copy)):
-        copy = None
-    if copy is not None and read_json(copy).get("labels") != old.get("labels"):
-        copy = None  # preprocessed with other label maps, and sound in itself
+    copy = _copy_to_restore(folder, step, old)
     if _with_block(content, {}) == _with_block(old, {}):
         write_bytes(path, read_bytes(step / DATASET))
     else:  # other changes since then stay
@@ -192,6 +194,27 @@ def _restore_dataset_json(folder: Path, step: Path) -> list[Path]:
     if copy is not None:
         write_json(copy, _with_block(read_json(copy), old))
     return [path, *([copy] if copy is not None else [])]
+
+
+def _copy_to_restore(folder: Path, step: Path, old: Mapping[str, Any]) -> Path | None:
+    """Return nnU-Net's copy of dataset.json, if its voxels are those from before the step."""
+    copy = preprocessed_copy(folder)
+    if copy is None:
+        return None
+    content = read_json(copy)
+    if any(step.glob("labels*")):
+        is_newer = BLOCK in content  # preprocessed with the new label maps, and sound in itself
+        is_other = is_newer or _waited_before(step)
+    else:
+        is_other = _waits(folder, content)
+    return None if is_other or content.get("labels") != old.get("labels") else copy
+
+
+def _waited_before(step: Path) -> bool:
+    """Tell whether nnU-Net's copy belonged to still older label maps when the step began."""
+    earlier = [each for each in _steps(step.parent.parent) if _number(each) < _number(step)]
+    replaced_maps = any(any(each.glob("labels*")) for each in earlier)
+    return bool(read_json(step / STEP).get(WAITS, replaced_maps))  # 0.2 did not record it
 
 
 def _set_aside(label_map: Path, kept: Path, step: Path) -> list[Path]:

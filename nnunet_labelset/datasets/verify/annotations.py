@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract, LabelSet, Protocol
+from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.datasets.slips import find_slips
 from nnunet_labelset.datasets.verify.case_facts import CaseFacts
 from nnunet_labelset.datasets.verify.findings import Problem, Problems, doubt
@@ -67,6 +68,7 @@ class Annotations:
     block: Mapping[str, Any]
     cases: Sequence[DeclaredCase]
     is_readable: bool  # no label map is unreadable
+    made_by_model: Collection[str]
 
     @property
     def training(self) -> list[DeclaredCase]:
@@ -126,6 +128,7 @@ def check_annotations(
         block=dataset_json.get(BLOCK) or {},
         cases=declared,
         is_readable=all(fact.values is not None for fact in facts.values()),
+        made_by_model=originals(dataset_json),
     )
     for check in CHECKS:
         yield from check(annotations)
@@ -167,10 +170,10 @@ def _check_ignore(annotations: Annotations) -> Problems:
 
 def _check_unannotated(annotations: Annotations) -> Problems:
     """Labels that a larger label-set declares unannotated, but that also occur by a value of their
-    own.
+    own. What a model has decided in a completed copy does: the rest stays open.
     """
     for case in annotations.cases:
-        if case.drawn:
+        if case.drawn and case.name not in annotations.made_by_model:
             swapped = list(_check_swapped(annotations, case))
             yield from swapped or _check_drawn(annotations, case)
 
