@@ -31,7 +31,7 @@ from nnunet_labelset.dataset_conversion.completions import (
 )
 from nnunet_labelset.dataset_conversion.statements import Completed
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import new_file, read_json, write_json
+from nnunet_labelset.io.files import new_file, read_json, remove_temporaries, write_json
 from nnunet_labelset.io.npz import Slab, read_slabs
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import some
@@ -258,6 +258,8 @@ def _plans_file(plans: Mapping[str, Any]) -> str:
 
 def _check_unused(preprocessed: Path, plans: Mapping[str, Any]) -> None:
     """Fail if another data set was preprocessed there; what a stopped run has left is replaced."""
+    if preprocessed.is_dir():
+        remove_temporaries(preprocessed)
     small_files = {SPLITS, _plans_file(plans), DATASET}
     present = {path.name for path in preprocessed.iterdir()} if preprocessed.is_dir() else set()
     if present - small_files or preprocessed.is_file():

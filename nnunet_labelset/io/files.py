@@ -15,6 +15,7 @@ from typing import Any
 
 from nnunet_labelset.errors import LabelSetError
 
+TEMPORARY = re.compile(r"\.[0-9a-f]{16}(\.\w+)*")  # what `new_file` writes before it gets its name
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-+]*")
 
 
@@ -102,6 +103,13 @@ def new_file(
         if isinstance(error, OSError):
             raise LabelSetError(f"{path}: cannot be written: {reason(error)}") from None
         raise
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove files that a killed process has left before they got their names."""
+    for path in folder.glob(".*"):
+        if TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def link_file(path: Path, to: Path) -> None:

@@ -494,12 +494,15 @@ def test_undo_of_a_second_mask_leaves_voxels_without_a_block(folder, masks, tmp_
     them.
     """
     copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
-    for path in (folder / "dataset.json", copy):  # `ignore` is declared, so that labels never differ
+    for path in (
+        folder / "dataset.json",
+        copy,
+    ):  # `ignore` is declared, so that labels never differ
         write_json(path, {**read_json(path), "labels": {**LABELS, "ignore": 4}})
     write_volume(masks / "b_2.nii.gz", read_voxels(masks / "b_1.nii.gz")[0])
     before = files_below(tmp_path)
     for case in ("b_1", "b_2"):
-        words = ["--missing", "spleen", "tumour", "--in", case, "--mask", masks]
+        words = ["--missing", "spleen", "--in", case, "--mask", masks]
         assert annotate(*words, "--add") == 0
     for _ in range(2):
         assert "label_sets" not in read_json(copy)
@@ -548,6 +551,51 @@ def test_a_killed_call_is_taken_back(folder, masks, tmp_path, function, number, 
         assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 4, 4, 4, 0, 0, 0, 0]
         assert annotate("--undo") == 0
         assert files_below(tmp_path) == before
+
+
+KILLED_ANYWHERE = """
+import os, sys
+from pathlib import Path
+import nnunet_labelset.commands.annotate  # once, not in every child
+from nnunet_labelset.cli import main
+
+def state(root):
+    return {path: path.is_file() and path.read_bytes() for path in root.rglob("*")}
+
+def run(arguments, number=None):
+    child = os.fork()
+    if child == 0:
+        counter = iter(range(1, 10_000))
+        def killed(real):
+            def call(*arguments, **options):
+                if next(counter) == number:
+                    os._exit(137)
+                return real(*arguments, **options)
+            return call
+        for name in ("replace", "rename", "unlink", "mkdir", "rmdir", "fsync"):
+            setattr(os, name, killed(getattr(os, name)))
+        os._exit(main(arguments))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+root = Path(sys.argv[1])
+before = state(root)
+for number in range(1, 100):
+    code = run(sys.argv[2:], number)
+    run(["annotate", "-d", "10", "--undo"])  # fails where nothing was begun
+    if different := set(before.items()) ^ set(state(root).items()):
+        sys.exit(f"killed at {number}: {sorted(str(path) for path, _ in different)}")
+    if code == 0:
+        break
+assert 10 < number < 99, number
+"""
+
+
+def test_nothing_is_left_wherever_a_call_is_killed(folder, masks, tmp_path):
+    """Killed before each of its steps on the disk, and taken back: no file, no hidden one."""
+    words = ["annotate", "-d", "10", "-np", "1", "--missing", "spleen", "--in", "b_1"]
+    command = [sys.executable, "-c", KILLED_ANYWHERE, str(tmp_path), *words, "--mask", str(masks)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
 
 
 def test_two_calls_at_once_never_mix(folder, masks, tmp_path):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,7 +20,14 @@ from typing import Any
 
 from nnunet_labelset.contract import BLOCK, IGNORE, Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_bytes, read_json, reason, write_bytes, write_json
+from nnunet_labelset.io.files import (
+    read_bytes,
+    read_json,
+    reason,
+    remove_temporaries,
+    write_bytes,
+    write_json,
+)
 from nnunet_labelset.nnunet.folders import preprocessed_copy
 from nnunet_labelset.nnunet.names import DATASET
 from nnunet_labelset.nnunet.raw import BEFORE_ANNOTATE, label_maps_replaced
@@ -32,7 +38,6 @@ UNDONE = ".undone"  # a step that was taken back, while it is removed
 STEP = "step.json"
 WAITS = "copy_waits"  # in its record: nnU-Net had not preprocessed the label maps before it either
 CORRECTED = "_corrected"  # ends the name of a folder with label maps that changed since
-TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.json")
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,13 @@ def _number(step: Path) -> int:
 def settle(folder: Path) -> Undone | None:
     """Take back a step that was stopped, and remove what else a killed run has left behind."""
     shutil.rmtree(folder / NEW_MAPS, ignore_errors=True)
-    for path in folder.glob(".*.json"):
-        if TEMPORARY.fullmatch(path.name):
-            path.unlink(missing_ok=True)
+    remove_temporaries(folder)
+    if copy := preprocessed_copy(folder):
+        remove_temporaries(copy.parent)
     shutil.rmtree(folder / BEFORE_ANNOTATE / UNDONE, ignore_errors=True)
     steps = _steps(folder)
+    if not steps:
+        _remove_if_empty(folder / BEFORE_ANNOTATE)
     if not steps or not _is_unfinished(steps[-1]):
         return None
     return _take_back(folder, steps[-1])
@@ -175,9 +182,13 @@ def _take_back(folder: Path, step: Path) -> Undone:
     undone = step.with_name(UNDONE)
     os.rename(step, undone)
     shutil.rmtree(undone)
-    with suppress(OSError):  # other steps are left
-        step.parent.rmdir()
+    _remove_if_empty(step.parent)
     return Undone(files=tuple(files), corrected=tuple(corrected))
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _restore_dataset_json(folder: Path, step: Path) -> list[Path]:
