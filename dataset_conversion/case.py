@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from scipy.ndimage import distance_transform_edt
+import scipy  # loads its rooms when they are used: most cases need none
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
@@ -251,6 +251,6 @@ def dilate(inside: np.ndarray, distance: float, spacing: tuple[float, ...]) -> n
             occupied = np.flatnonzero(inside.any(axis=tuple({*range(inside.ndim)} - {axis})))
             radius = int(min(distance / step, inside.shape[axis])) + 1
             box.append(slice(max(0, int(occupied[0]) - radius), int(occupied[-1]) + radius + 1))
-        away = distance_transform_edt(~inside[tuple(box)], sampling=spacing)
+        away = scipy.ndimage.distance_transform_edt(~inside[tuple(box)], sampling=spacing)
         result[tuple(box)] = away <= distance + 1e-5
     return result

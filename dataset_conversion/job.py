@@ -77,8 +77,8 @@ class CaseJob:
 class CaseResult:
     """The protocol of the label map that was written (None: the case has none), and remarks.
 
-    `checksums` are those of the files that were read (SHA-256), by path; `values` are voxels by
-    value of the label map that was written.
+    `checksums` are those of the files that were read, by path; `values` are voxels by value of the
+    label map that was written.
     """
 
     protocol: Protocol | None = None

@@ -126,9 +126,11 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
     if protocol.is_final:
         return _stored(protocol, present, dict(protocol.values), protocol.values[UNLABELLED])
     known = _knowledge(protocol, present)
+    not_annotated = protocol.everything - known.annotated - BACKGROUND
+    not_drawn_at_all = not_annotated - protocol.partly
     values, contradicted = {}, {}
     for value, labels in protocol.values.items():
-        if labels <= protocol.everything - known.annotated - BACKGROUND - protocol.partly:
+        if labels <= not_drawn_at_all:
             contradicted[value] = labels
         else:
             values[value] = _label_set(labels, known)
@@ -142,14 +144,13 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
     stored = _stored(protocol, present, values, outside, known)
     one_hidden = len(known.hidden - BACKGROUND) == 1
     says_background = protocol.values.get(UNLABELLED) == BACKGROUND
-    not_drawn = _not_drawn(protocol, protocol.everything - known.annotated - BACKGROUND)
     return replace(
         stored,
         contradicted=contradicted,
         is_complete=known.mask_is_complete and by_file,
         needs_mask=by_file and not known.nothing_hidden,
         background_added=by_file and not known.mask_is_complete and one_hidden,
-        denied=not_drawn if says_background else frozenset(),
+        denied=_not_drawn(protocol, not_annotated) if says_background else frozenset(),
     )
 
 
@@ -193,6 +194,8 @@ def _label_set(labels: LabelSet, known: _Knowledge) -> LabelSet:
     """Return what a labelled voxel may be."""
     if labels <= known.blind and not labels <= known.carried:
         return known.hidden | labels
+    if not known.absorbed:
+        return labels
     absorbers = frozenset(
         leaf for leaf, inner in known.absorbed.items() if labels & (inner | {leaf})
     )

@@ -13,7 +13,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import checksum
 from nnunet_labelset.io.tables import csv_text, read_table
 
-COLUMNS = ("case", "file", "sha256", "annotated", "rules")
+COLUMNS = ("case", "file", "blake2b", "annotated", "rules")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def read_provenance(path: Path) -> dict[str, Origin]:
         raise LabelSetError(f"{path}: no column '{missing[0]}': was the file edited?")
     checksums: dict[str, dict[str, str]] = {}
     for row in rows:
-        checksums.setdefault(row["case"], {})[row["file"]] = row["sha256"]
+        checksums.setdefault(row["case"], {})[row["file"]] = row["blake2b"]
     return {
         row["case"]: Origin(checksums[row["case"]], row["annotated"], row["rules"]) for row in rows
     }

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+import scipy  # loads its rooms when they are used
 import SimpleITK as sitk  # noqa: N813
-from scipy.ndimage import distance_transform_edt
 
 from nnunet_labelset.io.place import Place
 from nnunet_labelset.io.volume import HIGHEST_VALUE, Volume, itk_image
@@ -145,6 +145,6 @@ def resample(volume: Volume, place: Place, interpolation: Interpolation) -> Move
 def _signed_distance(inside: np.ndarray, place: Place) -> sitk.Image:
     """Return the distance in mm to the outline, positive inside."""
     spacing = place.spacing[::-1]
-    distance = distance_transform_edt(inside, sampling=spacing)
-    distance -= distance_transform_edt(~inside, sampling=spacing)
+    distance = scipy.ndimage.distance_transform_edt(inside, sampling=spacing)
+    distance -= scipy.ndimage.distance_transform_edt(~inside, sampling=spacing)
     return itk_image(distance.astype(np.float32), place)

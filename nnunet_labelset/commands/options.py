@@ -7,14 +7,15 @@ import math
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.evaluation.compare import ComparisonOptions
-from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.io.parallel import default_processes
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.names import DEFAULT_CONFIGURATION, DEFAULT_PLANS
+
+if TYPE_CHECKING:  # what only a few verbs need takes time to import
+    from nnunet_labelset.evaluation.compare import ComparisonOptions
 
 
 class OldSpelling(argparse.Action):
@@ -131,6 +132,8 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
 
 def comparison_options(args: argparse.Namespace, methods: Collection[str]) -> ComparisonOptions:
     """Return how result sets are compared, from the options of `add_statistics`."""
+    from nnunet_labelset.evaluation.compare import ComparisonOptions
+
     if not 0 < args.alpha < 1:
         raise LabelSetError(f"Expected --alpha to be between 0 and 1, but got {args.alpha}")
     baseline = args.baseline or next(iter(methods))
@@ -149,6 +152,8 @@ def comparison_options(args: argparse.Namespace, methods: Collection[str]) -> Co
 
 def _margin(text: str) -> tuple[str, float]:
     """Return the metric and the margin of `dice=2`, which is in the unit that tables show."""
+    from nnunet_labelset.evaluation.metric import METRICS
+
     name, _, number = text.partition("=")
     if name not in METRICS or not METRICS[name].better:
         raise LabelSetError(f"--margin '{text}': no metric '{name}'{did_you_mean(name, METRICS)}")

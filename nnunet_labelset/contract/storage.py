@@ -162,12 +162,16 @@ def _protocol(value: Mapping[LabelSet, int], annotated: LabelSet, num_leaves: in
     sets = [frozenset([leaf]) for leaf in range(num_leaves)] + [full_set]
     for labels, number in value.items():
         sets[number] = labels
-    claimed = Protocol(tuple(sets), num_leaves).annotated - annotated
-    unused = frozenset(leaf for leaf in claimed if frozenset([leaf]) not in value)
+    protocol = Protocol(tuple(sets), num_leaves)
+    unused = frozenset(
+        leaf for leaf in protocol.annotated - annotated if frozenset([leaf]) not in value
+    )
     for leaf in unused:
         sets[leaf] = _at_least_two(unused)
     if num_leaves not in value.values():
         sets.pop()
-    protocol = Protocol(tuple(sets), num_leaves)
-    protocol = replace(protocol, states_ignore=bool(protocol.annotated - annotated))
-    return replace(protocol, vouched=annotated & protocol.uncertain)
+    if unused or len(sets) < len(protocol.sets):
+        protocol = Protocol(tuple(sets), num_leaves)
+    states_ignore = not protocol.annotated <= annotated
+    vouched = annotated & replace(protocol, states_ignore=states_ignore).uncertain
+    return replace(protocol, states_ignore=states_ignore, vouched=vouched)

@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from scipy.ndimage import binary_fill_holes
+import scipy  # loads its rooms when they are used
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
@@ -53,7 +53,7 @@ def measure_air(images: Sequence[np.ndarray], values: np.ndarray) -> Air:
         cropped *= (occupied[-1] - occupied[0] + 1) / inside.shape[axis]
     labelled = _labelled_air(inside, values)
     if labelled > NOTICEABLE:  # holes are not air
-        labelled = _labelled_air(binary_fill_holes(inside), values)
+        labelled = _labelled_air(scipy.ndimage.binary_fill_holes(inside), values)
     return Air(cropped=float(cropped), labelled=labelled)
 
 

@@ -33,8 +33,8 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def checksum(path: str | Path) -> str:
-    """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
+    """Return the BLAKE2b checksum of a file, as `b2sum -l 256` prints it."""
+    digest = hashlib.blake2b(digest_size=32)
     with open(path, "rb") as file:
         while block := file.read(2**20):
             digest.update(block)

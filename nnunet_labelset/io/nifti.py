@@ -24,6 +24,7 @@ from nnunet_labelset.io.files import read_bytes
 Header = nibabel.Nifti1Header | nibabel.Nifti2Header
 GZIP = b"\x1f\x8b"
 HEADER_BYTES = 540  # of NIfTI-2, the longer one
+NIFTI_VOXELS = 352  # where the voxels begin in a NIfTI-1 file without extensions
 FORMS_APART = 0.1  # of a voxel: qform is stored as a quaternion, which rounds
 SHEAR = 0.02  # of a direction cosine; beyond it, voxels would move visibly
 
@@ -56,6 +57,12 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
         )
     array = np.asarray(nibabel.arrayproxy.ArrayProxy(io.BytesIO(content), header)).T
     return array.astype(array.dtype.newbyteorder("="), copy=False), header, start[: kind.sizeof_hdr]
+
+
+def nifti_bytes(path: Path) -> bytes:
+    """Return the content of a .nii or .nii.gz file that this program has written."""
+    content = read_bytes(path)
+    return zlib.decompress(content, 31) if content.startswith(GZIP) else content
 
 
 def bytes_promised(header: Any) -> int:

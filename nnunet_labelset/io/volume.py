@@ -16,7 +16,14 @@ import SimpleITK as sitk  # noqa: N813  (the name that everybody uses)
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import new_file, read_bytes, reason
 from nnunet_labelset.io.flat import is_picture, is_tiff, read_picture
-from nnunet_labelset.io.nifti import bytes_promised, check_promise, read_nifti, unzip
+from nnunet_labelset.io.nifti import (
+    NIFTI_VOXELS,
+    bytes_promised,
+    check_promise,
+    nifti_bytes,
+    read_nifti,
+    unzip,
+)
 from nnunet_labelset.io.place import Place, nifti_place, place_of
 from nnunet_labelset.io.tiff import check_pages
 
@@ -149,17 +156,29 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool 
     with new_file(path, flush) as temporary:
         try:
             sitk.WriteImage(image, str(temporary), useCompression=True)
-            nifti = temporary.name.endswith((".nii", ".nii.gz"))
-            written = read_nifti(temporary)[0] if nifti else read_voxels(temporary)[0]
+            is_whole = _holds(temporary, array)
         except Exception as error:  # whatever a reader stumbles over in half a file
             why = reason(error).strip().splitlines()[-1].replace(str(temporary), "the file")
             raise LabelSetError(
                 f"{path}: cannot be written, perhaps the disk is full: {why}"
             ) from None
-        if not np.array_equal(written, array, equal_nan=np.issubdtype(array.dtype, np.inexact)):
+        if not is_whole:
             raise LabelSetError(
                 f"{path}: cannot be written, perhaps the disk is full: other voxels were read back"
             )
+
+
+def _holds(path: Path, array: np.ndarray) -> bool:
+    """Tell whether a file that ITK has just written holds exactly this array."""
+    if path.name.endswith((".nii", ".nii.gz")):
+        written = nifti_bytes(path)  # thousands of times in one run: no look at the header
+        if len(written) == NIFTI_VOXELS + array.nbytes and written.endswith(array.tobytes()):
+            return True
+        written_array = read_nifti(path)[0]  # colours lie in another order
+    else:
+        written_array = read_voxels(path).array
+    inexact = np.issubdtype(array.dtype, np.inexact)
+    return np.array_equal(written_array, array, equal_nan=inexact)
 
 
 def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -> np.ndarray:
