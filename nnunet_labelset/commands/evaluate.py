@@ -41,7 +41,8 @@ from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.records import to_json
 from nnunet_labelset.io.tables import column_of_cases, read_table
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.names import DATASET, FILE_ENDING, SUMMARY
+from nnunet_labelset.nnunet.names import DATASET, SUMMARY
+from nnunet_labelset.nnunet.raw import file_ending
 from nnunet_labelset.nnunet.summary import nnunet_summary
 
 
@@ -122,7 +123,7 @@ class _Task:
 
     @property
     def file_ending(self) -> str:
-        return self.dataset_json.get(FILE_ENDING, ".nii.gz")
+        return file_ending(self.dataset_json)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -14,7 +14,8 @@ from torch import distributed as dist
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.io.files import case_files, link_file
-from nnunet_labelset.nnunet.names import FILE_ENDING, NEXT_STAGE, PROBABILITIES, SUMMARY
+from nnunet_labelset.nnunet.names import NEXT_STAGE, PROBABILITIES, SUMMARY
+from nnunet_labelset.nnunet.raw import file_ending
 from nnunet_labelset.nnunet.summary import label_set_summary
 from nnunet_labelset.training.stopping import global_rank
 
@@ -35,7 +36,7 @@ class FinalValidation:
         self.references = references
         self.contract = contract
         self.dataset_json = dataset_json
-        self.file_ending = dataset_json[FILE_ENDING]
+        self.file_ending = file_ending(dataset_json)
         self.summary_file = folder / SUMMARY
 
     def prepare(self, is_ddp: bool) -> None:

@@ -437,6 +437,15 @@ def test_without_protocols_a_table_is_offered(tmp_path, capsys):
     assert "or give --annotated FILE.csv" in error_of(capsys, arguments)
 
 
+def test_a_data_set_must_name_its_file_ending(tmp_path, capsys):
+    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {"p": {}}, {"a": "p"})
+    file = tmp_path / "data" / "dataset.json"
+    content = json.loads(file.read_text())
+    del content["file_ending"]
+    file.write_text(json.dumps(content))
+    assert "'file_ending'" in error_of(capsys, arguments)
+
+
 def test_full_disk_is_one_line(tmp_path, capsys):
     if not os.path.exists("/dev/full"):
         pytest.skip("needs /dev/full")
