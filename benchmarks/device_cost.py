@@ -133,7 +133,7 @@ def road(triton: bool, count: Count | None = None) -> Iterator[None]:
         if count is None:
             yield
             return
-        fits = mock.patch.object(fused, "_device_fits", return_value=True)
+        fits = mock.patch.object(engine, "_has_kernels", return_value=True)
         unchecked = mock.patch.object(engine, "check_kernels")  # at first use only
         with fits, unchecked, mock.patch.object(fused, "_launch", count.kernel):
             yield

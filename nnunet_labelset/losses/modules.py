@@ -177,11 +177,6 @@ class LabelSetLoss(nn.Module):
         return ", ".join([sizes, *(f"{name}={getattr(self, name)}" for name in OPTIONS)])
 
 
-FUSED = {
-    LabelSetLoss.dice_of
-}  # steps that the engine takes by itself; `losses.running` adds its own
-
-
 def sum_over_ranks(terms: DiceTerms) -> DiceTerms:
     """Return the sum over all processes of a distributed training, with gradient, as nnU-Net's own
     batch Dice does.

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nnunet_labelset import losses
 from nnunet_labelset.losses import engine
-from nnunet_labelset.losses.engine import cpu, device, grouped
+from nnunet_labelset.losses.engine import chunk, cpu, device
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, OVERLAPPING, make_problem, with_gradient
 
@@ -157,9 +157,9 @@ def test_groups_give_what_single_leaves_give(loss, ignore_full_set, alpha, monke
     """
     monkeypatch.setattr(cpu, "CHUNK", 2048)
     asked: list[bool] = []
-    too_small = grouped._too_small
+    too_small = chunk._too_small
     monkeypatch.setattr(
-        grouped, "_too_small", lambda s, t: (asked.append(too_small(s, t)), asked[-1])[1]
+        chunk, "_too_small", lambda s, t: (asked.append(too_small(s, t)), asked[-1])[1]
     )
     generator = torch.Generator().manual_seed(3)
     members = torch.rand(20, 6, generator=generator) < 0.4

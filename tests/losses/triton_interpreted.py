@@ -45,7 +45,7 @@ def on_the_kernels(monkeypatch):
 def take_the_kernels(monkeypatch):
     used = []
     launch = fused._launch
-    monkeypatch.setattr(fused, "_device_fits", lambda logits: True)
+    monkeypatch.setattr(engine, "_has_kernels", lambda logits: True)
     monkeypatch.setattr(fused, "NUMBERS_OF_A_BLOCK", 64)
     monkeypatch.setattr(fused, "PROGRAMS", 3)
     monkeypatch.setattr(fused, "_broken", False)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
-from nnunet_labelset.losses.engine.finish import FinishOptions, Running, finish
+from nnunet_labelset.losses.engine.finish import Finished, FinishOptions, Running, finish
 from nnunet_labelset.losses.engine.first_use import check_kernels
 from nnunet_labelset.losses.engine.plain_road import (
     Kept,
@@ -82,15 +82,14 @@ class _Loss(torch.autograd.Function):
         logits: Tensor, target: Tensor, tables: Tables, options: FinishOptions | None
     ) -> tuple[Tensor | None, ...]:
         with _no_autocast(logits):
-            check_kernels(logits.detach(), target, tables, options)
+            if _has_kernels(logits):
+                check_kernels(logits.detach(), target, tables, options)
             over_batch = options is not None and options.batch_dice
             sums, kept = _sums(logits.detach(), target, tables, over_batch)
             if options is None:
                 with_gradient, constants = parted(sums, tables)
                 return with_gradient, None, constants, *kept
-            finished = fused.fused_finish(logits, sums, tables, options)
-            if finished is None:
-                finished = finish(sums, tables, options)
+            finished = _finished(logits, sums, tables, options)
             return finished.loss, finished.running, finished.gradients, *kept
 
     @staticmethod
@@ -129,9 +128,10 @@ class _Gradient(torch.autograd.Function):
     ) -> Tensor:
         logits = logits.detach()
         with _no_autocast(logits):
-            result = fused.fused_gradient(logits, target, tables, gradients, upstream)
-            if result is not None:
-                return result
+            if _has_kernels(logits):
+                result = fused.fused_gradient(logits, target, tables, gradients, upstream)
+                if result is not None:
+                    return result
             gradients = gradients if upstream is None else gradients * upstream
             if _on_cpu(logits):
                 return cpu_gradient(logits, target, tables, gradients)
@@ -148,7 +148,7 @@ class _Gradient(torch.autograd.Function):
 
 def _sums(logits: Tensor, target: Tensor, tables: Tables, over_batch: bool) -> tuple[Tensor, Kept]:
     """Return the sums, and what the gradient needs beside logits and target."""
-    sums = fused.fused_sums(logits, target, tables)
+    sums = fused.fused_sums(logits, target, tables) if _has_kernels(logits) else None
     if sums is not None:
         if tables.checks_target:
             require((sums[:, -1] == 0).all(), _outside(tables))
@@ -159,6 +159,19 @@ def _sums(logits: Tensor, target: Tensor, tables: Tables, over_batch: bool) -> t
     if _on_cpu(logits):
         return cpu_sums(logits, target, tables), ()
     return plain_road_sums(logits, target, tables, over_batch)
+
+
+def _finished(logits: Tensor, sums: Tensor, tables: Tables, options: FinishOptions) -> Finished:
+    """Return the loss, with what its gradient and the next batch need."""
+    finished = None
+    if _has_kernels(logits):
+        finished = fused.fused_finish(logits, sums, tables, options)
+    return finish(sums, tables, options) if finished is None else finished
+
+
+def _has_kernels(logits: Tensor) -> bool:
+    """Tell whether kernels exist for the device; `fused.can_run` knows all other conditions."""
+    return logits.device.type == "cuda"
 
 
 def _outside(tables: Tables) -> str:

@@ -18,8 +18,10 @@ from threading import Barrier, Lock
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, gradient_slopes
-from nnunet_labelset.losses.engine.grouped import (
+from nnunet_labelset.losses.engine.chunk import (
+    chunk_gradient,
+    chunk_sums,
+    gradient_slopes,
     group_columns,
     group_gradient,
     group_slopes,

@@ -10,8 +10,15 @@ import math
 import torch
 from torch import Tensor
 
-from nnunet_labelset.losses.engine.chunk import chunk_gradient, chunk_sums, gradient_slopes
-from nnunet_labelset.losses.engine.grouped import group_slopes, mass_gradient
+from nnunet_labelset.losses.engine.chunk import (
+    chunk_gradient,
+    chunk_sums,
+    gradient_slopes,
+    group_slopes,
+    loaded,
+    look_up,
+    within_set,
+)
 from nnunet_labelset.losses.engine.weight_tables import Tables
 
 WHOLE = 2**23  # numbers that are worked on at once: below, memory does not matter and launches do
@@ -57,6 +64,37 @@ def device_gradient(
             else mass_gradient(*part, here, mass[b, :, n], out)
         )
     return found.to(logits.dtype).view(logits.shape) if gradient is None else gradient
+
+
+def mass_gradient(
+    x: Tensor,
+    k: Tensor,
+    tables: Tables,
+    slopes: tuple[Tensor, ...],
+    s: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The gradient of a marginal Dice + cross entropy on any device, at any logit gap, with the
+    mass `s` `(B, 1, n)`.
+
+    What depends on s alone pulls the logits along `q - p`, the softmax within the label-set less
+    the whole one. `slopes` are those of `group_slopes`, and `(B, 1, 1)` of `log s`: a voxel that
+    may be any leaf has no `q - p`.
+    """
+    by_leaf, by_set, by_log = slopes
+    outside, p = look_up(tables.outside, k), loaded(x, tables).softmax(1)
+    by_p = (
+        torch.where(outside, p, 0.0).mul_(by_leaf)
+        if tables.alpha == 2
+        else torch.where(outside, by_leaf, 0.0)
+    )
+    gradient = torch.ops.aten._softmax_backward_data(by_p, p, 1, p.dtype)
+    del by_p
+    away = within_set(x, outside, p.dtype).sub_(p)
+    del outside, p
+    by_s = look_up(by_set, k)
+    by_s = torch.addcmul(by_s[:, 1:], by_s[:, :1], s) if tables.alpha == 2 else by_s
+    return torch.addcmul(gradient, away, torch.addcmul(by_log, by_s, s), out=out)
 
 
 def _joined(parts: list[Tensor], along: int) -> Tensor:

@@ -37,7 +37,7 @@ class Tables:
     inside: Tensor  # (C, K) 1 and 0, the leaf is in the label-set
     # (2 C, K + 1) if `grouped`: of P and I in a label-set, and in the last column outside
     grouped_slopes: Tensor
-    # the loss depends on what is in the label-set by its mass alone: see `grouped.py`
+    # the loss depends on what is in the label-set by its mass alone: see `chunk.py`
     grouped: bool
     # (2 C + 1 + C, K) bool if all weights are 0 or 1: in P, in I and R, in the entropy, outside
     bits: Tensor | None
