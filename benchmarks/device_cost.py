@@ -50,7 +50,7 @@ from nnunet_labelset.contract import Protocol
 from nnunet_labelset.losses import engine
 from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.training.deep_supervision import DeepSupervision
+from nnunet_labelset.training.outputs import DeepSupervision
 
 WORKLOADS = {  # batch, leaves, shape, scales
     "3D, 2x9x128^3, 5 scales": (2, 9, (128, 128, 128), 5),

@@ -2,16 +2,15 @@
 mirroring too.
 """
 
-from pathlib import Path
 from typing import Any
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import LeafDiceCELoss
+from nnunet_labelset.training.checkpoints import StartFile
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.recommended import RecommendedMixin
 from nnunet_labelset.training.short import ShortMixin
-from nnunet_labelset.training.start import StartFile
 from nnunet_labelset.training.teacher import TeacherMixin
 
 
@@ -51,7 +50,7 @@ class nnUNetTrainer_noSides_keepOutputs(NoSides, nnUNetTrainer):
     def on_train_start(self) -> None:
         super().on_train_start()
         names = [name for name in self.dataset_json["labels"] if name != "ignore"]
-        start_file = StartFile(Path(), names)  # the one on the command line
+        start_file = StartFile("", "", "", names)  # the one on the command line
         start_file.restore(self.network, self.print_to_log_file)
 
 

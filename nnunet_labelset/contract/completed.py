@@ -46,6 +46,16 @@ def refuse_completed(dataset_json: Mapping[str, Any], cases: Iterable[str]) -> N
         )
 
 
+def split_with_completed(
+    dataset_json: Mapping[str, Any], fold: int | str, training: list[str], validation: list[str]
+) -> tuple[list[str], list[str]]:
+    """Return nnU-Net's split of a data set with completed cases; a fold that leaks is an error."""
+    if fold == "all":
+        return whole_split(dataset_json, training)
+    check_split(dataset_json, training, validation)
+    return training, validation
+
+
 def check_split(
     dataset_json: Mapping[str, Any], training: Iterable[str], validation: Iterable[str]
 ) -> None:

@@ -119,7 +119,10 @@ class LabelSets:
         """Read the contract (`labels` and `label_sets`); anything missing or unknown is a
         `LabelSetError`.
         """
-        contract = Contract.from_dataset_json(dataset_json)
+        return cls.of_contract(Contract.from_dataset_json(dataset_json))
+
+    @classmethod
+    def of_contract(cls: type[Self], contract: Contract) -> Self:
         return cls(contract.leaf_names, contract.protocols, contract.cases, contract)
 
     @classmethod

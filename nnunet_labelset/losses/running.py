@@ -42,7 +42,7 @@ class RunningDice(LabelSetLoss):
     count as 1), so that training and validation log the same function.
 
     Each scale of deep supervision has its own state. `scale` names the scale of the next call, as
-    `training.deep_supervision` does; otherwise scales are told apart by their shape.
+    `training.outputs` does; otherwise scales are told apart by their shape.
 
     >>> [base.__name__ for base in RunningLeafDiceLoss.__bases__]
     ['RunningDice', 'LeafDiceLoss']

@@ -26,6 +26,11 @@ _SAFE: list[Any] = [
 # In the first parameter group of the optimizer, whose options nnU-Net saves and restores as they
 # are. Plain containers, so that checkpoints load without this package.
 STATE = "label_sets"
+OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
+# What `extend` writes beside the plans: weights of an old model with the rows of new outputs.
+START_FILE = "start_{plans}_{configuration}.pth"
+OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
+NEW_OUTPUTS = "new_names"  # those of them that the old model did not know
 TRUST = "nnunet_labelset_trust"  # a variable, because nnU-Net's commands know no such option
 TRUST_IT = f"set {TRUST}=1"
 

@@ -16,7 +16,15 @@ from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name, new_file, write_json
 from nnunet_labelset.io.text import some
-from nnunet_labelset.nnunet.checkpoint_file import TRUST_IT, read_checkpoint, trusted
+from nnunet_labelset.nnunet.checkpoint_file import (
+    NEW_OUTPUTS,
+    OUTPUT_LAYERS,
+    OUTPUTS,
+    START_FILE,
+    TRUST_IT,
+    read_checkpoint,
+    trusted,
+)
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.model_file import OldModel, best_start, opened_model
@@ -33,18 +41,10 @@ from nnunet_labelset.nnunet.recommendation import (
     recommended_trainer,
 )
 
-OUTPUTS = "output_names"  # in a start file: the name of every row of the output layers
-NEW_OUTPUTS = "new_names"  # those of them that the old model did not know
-OUTPUT_LAYERS = ".seg_layers."  # nnU-Net's, in the names of the weights
 # The logit of a new label against that of background, or of a new region, which has no background:
 # low enough that the first prediction is the old one, and high enough that Dice, whose gradient
 # goes with the probability, finds the label.
 UNLIKELY = -2.0
-
-
-def start_name(plans: str, configuration: str) -> str:
-    """Return the name of a start file."""
-    return f"start_{plans}_{configuration}.pth"
 
 
 def extend(
@@ -70,7 +70,7 @@ def extend(
         weights = _new_weights(checkpoint, old_model.outputs, new, contract, trust)
     name = _plans_name(plans_name, old_model.plans)
     target = nnunet_folder(PREPROCESSED) / raw.name
-    start = target / start_name(name, old_model.configuration)
+    start = target / START_FILE.format(plans=name, configuration=old_model.configuration)
     _refuse_existing(target / f"{name}.json", start)
     plans = _moved(old_model.plans, name, raw, dataset_json)
     added = [label for label in new if label not in old_model.outputs]

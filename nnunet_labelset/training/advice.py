@@ -39,12 +39,16 @@ class Advice:
 
     def show_coverage(
         self,
-        training_coverage: Mapping[str, int],
-        validation_coverage: Mapping[str, int],
+        coverage: Callable[[Sequence[str]], Mapping[str, int]],
         training: Sequence[str],
         validation: Sequence[str],
     ) -> None:
-        """Log in how many cases each label or region is annotated."""
+        """Log in how many cases each label or region is annotated.
+
+        coverage: counts these cases for every label.
+        """
+        training_coverage = coverage(training)
+        validation_coverage = coverage(validation)
         width = max(map(len, training_coverage))
         lines = ["Cases in which each label is annotated (training, validation):"]
         for label, number in training_coverage.items():
@@ -115,20 +119,21 @@ class Advice:
         self,
         names: Sequence[str],
         history: Sequence[Sequence[float]],
-        missed: Sequence[float],
+        counts: np.ndarray,
         num_epochs: int,
     ) -> None:
         """Name labels whose Dice stays at 0, every few epochs.
 
         history: the scores of all epochs.
-        missed: false negatives of each label in the recent epochs.
+        counts: `(3, labels)` true positives, false positives and false negatives in the recent
+            epochs.
         num_epochs: the length of the whole training.
         """
         patience = min(PATIENCE, max(3, num_epochs // 3))
         if len(history) % patience:
             return
         for label in dead_labels(history, patience):
-            if missed[label] > 0:  # else there are false positives only: it was not seen
+            if counts[2, label] > 0:  # else there are false positives only: it was not seen
                 self.log(
                     f"WARNING: '{names[label]}' is annotated, but its Dice has been 0 in its last "
                     f"{patience} scores. {self._remedy()}"

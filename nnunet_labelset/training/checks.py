@@ -1,21 +1,35 @@
-"""Checks before a training costs time: the combination of classes, and the cases of the fold."""
+"""What a training refuses before it costs time, and how it stops: in one line, without a traceback
+through nnU-Net.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
+from torch import distributed as dist
 
-from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.files import read_json
+from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.raw import label_maps_replaced
 
 NNUNET = "nnunetv2."  # what nnU-Net's own modules start with
 
 
-def check_order(cls: type, mixin: type, nnunet_trainer: type) -> None:
+def check_order(cls: type, mixin: type) -> None:
     """Refuse a class in which nnU-Net's methods would win: it would train plain nnU-Net."""
+    from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+
     for ancestor in cls.__mro__[: cls.__mro__.index(mixin)]:
-        if issubclass(ancestor, nnunet_trainer) and not issubclass(ancestor, mixin):
+        if issubclass(ancestor, nnUNetTrainer) and not issubclass(ancestor, mixin):
             label_set_bases = [base for base in cls.__bases__ if issubclass(base, mixin)]
             first = (label_set_bases or [mixin])[0]
             raise LabelSetError(
@@ -31,16 +45,15 @@ def class_behind(cls: type, mixin: type, method: str) -> type:
     return next(base for base in behind if method in vars(base))
 
 
-def check_loss(cls: Any, mixin: type) -> str:
-    """Return a warning if the loss of another trainer is replaced, or ''; refuse to go without."""
+def check_loss(cls: Any, mixin: type, log: Callable[[str], None]) -> None:
+    """Refuse a trainer without a loss; log a warning if it replaces the loss of another trainer."""
     if not hasattr(cls, "loss_class"):
         raise LabelSetError(
             f"{cls.__name__} has no loss: give the class a loss_class, for example LeafDiceCELoss"
         )
     base = class_behind(cls, mixin, "_build_loss")
-    if base.__name__ == "nnUNetTrainer":
-        return ""
-    return f"{cls.loss_class.__name__} replaces the loss of {base.__name__}"
+    if base.__name__ != names.DEFAULT_NNUNET_TRAINER:
+        log(f"WARNING: {cls.loss_class.__name__} replaces the loss of {base.__name__}")
 
 
 def check_train_step(cls: Any, mixin: type) -> None:
@@ -65,6 +78,12 @@ def check_train_step(cls: Any, mixin: type) -> None:
         "label maps: read 'A train_step of your own' in docs/trainers.md, then set "
         f"takes_set_indices = True in {cls.__name__}"
     )
+
+
+def check_cases(dataset: Any, contract: Contract) -> None:
+    """Refuse training cases with undeclared values, and those from which nothing can be learned."""
+    check_values(dataset, contract)
+    check_foreground(dataset, contract)
 
 
 def check_values(dataset: Any, contract: Contract) -> None:
@@ -96,3 +115,88 @@ def check_foreground(dataset: Any, contract: Contract) -> None:
         "'nnunet_labelset coverage' shows what is annotated: add annotated cases to this fold, or "
         "correct the protocols in dataset.json"
     )
+
+
+def global_rank() -> int:
+    """Return the number of this process among all processes of the training, on all nodes."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def stop(reason: object) -> NoReturn:
+    """End the program with one line.
+
+    Every process of a distributed training prints its own: nnU-Net ends the others as soon as one
+    has ended.
+    """
+    rank = f" (rank {global_rank()})" if global_rank() else ""
+    sys.exit(f"nnunet_labelset: error{rank}: {reason}")
+
+
+class LogFileHandler(logging.Handler):
+    """Writes warnings of the package into the log file of the training."""
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self.log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.log(f"WARNING: {record.getMessage()}")
+
+
+def log_warnings(log: Callable[[str], None]) -> None:
+    """Send warnings, such as that the kernels were switched off, to the training log."""
+    logger = logging.getLogger("nnunet_labelset")
+    for handler in list(logger.handlers):  # of an earlier trainer in this process
+        if isinstance(handler, LogFileHandler):
+            logger.removeHandler(handler)
+    logger.addHandler(LogFileHandler(log))
+
+
+@contextmanager
+def stopping(hint: str = "") -> Iterator[None]:
+    """End the program with one line, and a hint, if the block raises a `LabelSetError`."""
+    try:
+        yield
+    except LabelSetError as error:
+        stop(f"{error}{hint}")
+
+
+@contextmanager
+def stopping_at_contract(dataset_name: str, dataset_json: Mapping[str, Any]) -> Iterator[None]:
+    """Do the same for errors in the contract: name the file, and how to renew it.
+
+    nnU-Net trains with the copy of dataset.json in nnUNet_preprocessed, where few people look.
+    """
+    try:
+        yield
+    except LabelSetError as error:
+        copy = _dataset_file(names.PREPROCESSED, dataset_name)
+        if copy is None:
+            stop(error)
+        stop(f"{copy}: {error}{_how_to_renew(copy, dataset_name, dataset_json)}")
+
+
+def _dataset_file(variable: str, dataset_name: str) -> Path | None:
+    folder = os.environ.get(variable)
+    return Path(folder) / dataset_name / names.DATASET if folder else None
+
+
+def _how_to_renew(copy: Path, dataset_name: str, dataset_json: Mapping[str, Any]) -> str:
+    """Return a sentence if the raw data set has a block that differs from that of the copy."""
+    raw = _dataset_file(names.RAW, dataset_name)
+    if raw is None or not raw.is_file():
+        return ""
+    try:
+        content = read_json(raw)
+    except LabelSetError:
+        return ""
+    has_other_labels = content.get("labels") != dataset_json.get("labels")
+    has_other_block = content.get(BLOCK) != dataset_json.get(BLOCK)
+    if BLOCK not in content or not (has_other_labels or has_other_block):
+        return ""
+    # Label maps that changed with the block were not preprocessed: its new meaning would not fit
+    # the old values.
+    has_other_maps = has_other_labels or label_maps_replaced(raw.parent)
+    renew = f"run {names.PLAN_AND_PREPROCESS} again" if has_other_maps else f"cp {raw} {copy}"
+    difference = "differs" if BLOCK in dataset_json else "has the block"
+    return f". The training reads this copy; {raw} {difference}: {renew}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.training.checks import stop
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.sampling import UNIFORM
-from nnunet_labelset.training.stopping import stop
 
 
 class FullySupervisedMixin(LabelSetMixin):

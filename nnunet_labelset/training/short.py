@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from nnunetv2.training.lr_scheduler.polylr import PolyLRScheduler
 
+from nnunet_labelset.training.checks import global_rank, stop
 from nnunet_labelset.training.mixin import Trainer
-from nnunet_labelset.training.stopping import global_rank, stop
 
 
 def setting(name: str, default: int) -> int:

@@ -20,8 +20,9 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.recommendation import sided_pairs
 from nnunet_labelset.nnunet.swapped_prediction import announced_mirror, left_right_axis
+from nnunet_labelset.training.checks import stopping
 from nnunet_labelset.training.mixin import LabelSetMixin
-from nnunet_labelset.training.stopping import stopping
+from nnunet_labelset.training.outputs import LabelOutputs
 
 PAIRS = "mirrored_labels"  # in dataset.json: pairs of labels, where their names do not tell
 SHARE = 0.5  # of the samples that are mirrored
@@ -133,11 +134,12 @@ class SwapMirroringMixin(LabelSetMixin):
     ) -> None:
         super().__init__(plans, configuration, fold, dataset_json, device)
         with stopping():
-            if self.regions or self.is_cascaded:
+            if self.contract.regions is not None or self.is_cascaded:
                 raise LabelSetError("SwapMirroring works neither with regions nor in a cascade")
             self.mirrored_pairs = label_pairs(self.label_sets.leaf_names, dataset_json)
         self._swapped_leaves = swapped_leaves(self.label_sets.leaf_names, self.mirrored_pairs)
         self.label_sets = with_mirror_images(self.contract, self._swapped_leaves)
+        self.outputs = LabelOutputs(self.label_sets, self.contract)
         self._swap = swapped_sets(self.label_sets.membership, self._swapped_leaves)  # (K,)
 
     def initialize(self) -> None:

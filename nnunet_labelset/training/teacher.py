@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER
+from nnunet_labelset.training.checkpoints import plain_network
+from nnunet_labelset.training.checks import stop
 from nnunet_labelset.training.mixin import LabelSetMixin
-from nnunet_labelset.training.start import plain_network
-from nnunet_labelset.training.stopping import stop
 
 
 def resolved(logits: Tensor, target: Tensor, membership: Tensor, threshold: float) -> Tensor:
@@ -66,7 +66,7 @@ class TeacherMixin(LabelSetMixin):
         return self.state.new_labels is not None
 
     def initialize(self) -> None:
-        if self.regions:
+        if self.contract.regions is not None:
             stop(
                 "a teacher picks one label of a label-set, which regions do not have: "
                 f"train with {DEFAULT_TRAINER}"

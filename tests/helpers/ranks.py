@@ -15,7 +15,7 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from nnunet_labelset.nnunet.names import FINAL_CHECKPOINT, LATEST_CHECKPOINT
-from nnunet_labelset.training.start import plain_network
+from nnunet_labelset.training.checkpoints import plain_network
 
 KEPT = "kept.pth"
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from nnunet_labelset.nnunet import logs, names
+from nnunet_labelset.nnunet.checkpoint_file import OUTPUT_LAYERS
 from nnunet_labelset.nnunet.export import CHECKPOINT_KEYS
-from nnunet_labelset.nnunet.extend import OUTPUT_LAYERS
 from nnunet_labelset.nnunet.summary import NNUNET_METRICS
 from tests.helpers.imports import ROOT, imported_names, modules
 

@@ -191,13 +191,16 @@ def test_dead_labels() -> None:
 def test_dead_labels_are_told_with_a_remedy(trainer: str, remedy: str) -> None:
     adviser, lines = advice({"a": {}}, trainer)
     history = [[0.9, 0.0, np.nan]] * 3
-    adviser.warn_of_dead_labels(("shell", "core", "dot"), history, [5, 5, 5], num_epochs=9)
+    names = ("shell", "core", "dot")
+    missed = np.array([[0, 0, 0], [1, 1, 1], [5, 5, 5]])  # tp, fp, fn
+    adviser.warn_of_dead_labels(names, history, missed, num_epochs=9)
     (line,) = lines
     assert "'core'" in line
     assert remedy in line
-    adviser.warn_of_dead_labels(("shell", "core", "dot"), history, [5, 0, 5], num_epochs=9)
-    adviser.warn_of_dead_labels(("shell", "core", "dot"), history[:2], [5, 5, 5], num_epochs=9)
-    assert len(lines) == 1  # false positives only; not in every epoch
+    adviser.warn_of_dead_labels(names, history[:2], missed, num_epochs=9)
+    missed[2] = 0
+    adviser.warn_of_dead_labels(names, history, missed, num_epochs=9)
+    assert len(lines) == 1  # not in every epoch; false positives only
 
 
 def test_sides_and_mirroring_are_told_at_the_start(

@@ -227,6 +227,6 @@ def test_old_predictions_do_not_stay(tmp_path: Path) -> None:
     contract = Contract.from_dataset_json(
         {"labels": tiny.LABELS, "label_sets": {"version": 1, "protocols": {}, "cases": {}}}
     )
-    final = FinalValidation(tmp_path, tmp_path, contract, {"file_ending": ".nii.gz"})
+    final = FinalValidation(str(tmp_path), "", contract, {"file_ending": ".nii.gz"})
     final.prepare(is_ddp=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(other_files)

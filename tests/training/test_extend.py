@@ -162,7 +162,7 @@ def test_a_start_of_another_network_is_one_line(
     with pytest.raises(SystemExit, match=r"start\.pth: no such file"):
         trainer.initialize()
     weights = {key: value[..., :1] for key, value in trainer.network.state_dict().items()}
-    torch.save({"network_weights": weights, "output_names": list(trainer.output_names)}, start)
+    torch.save({"network_weights": weights, "output_names": list(trainer.outputs.names)}, start)
     with pytest.raises(SystemExit, match=r"start\.pth .*another network .*'extend'"):
         tiny.make(in_process, nnUNetTrainerLeafDice).initialize()
     torch.save({"network_weights": weights, "output_names": ["background", "liver"]}, start)

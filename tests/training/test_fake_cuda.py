@@ -22,8 +22,7 @@ from nnunet_labelset.losses import (
 from nnunet_labelset.losses.engine import make_tables
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.losses.regions import RegionLoss
-from nnunet_labelset.training.deep_supervision import DeepSupervision
-from nnunet_labelset.training.encoding import encode_target
+from nnunet_labelset.training.outputs import DeepSupervision, encode_target
 from nnunet_labelset.training.teacher import resolved
 
 CUDA = torch.device("cuda", 0)

@@ -10,8 +10,8 @@ import pytest
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_json
+from nnunet_labelset.training.checks import stopping_at_contract
 from nnunet_labelset.training.short import setting
-from nnunet_labelset.training.stopping import stopping_at_contract
 
 COPY = {"labels": {"background": 0, "liver": 1}}
 BLOCK = {"label_sets": {}}

@@ -144,7 +144,7 @@ def test_the_old_model_teaches_from_the_first_step(
     old.initialize()
     weights = copy.deepcopy(old.network.state_dict())
     torch.save(
-        {"network_weights": weights, OUTPUTS: list(old.output_names), NEW_OUTPUTS: ["dot"]}, start
+        {"network_weights": weights, OUTPUTS: list(old.outputs.names), NEW_OUTPUTS: ["dot"]}, start
     )
     nothing_sure = {
         "version": 1,
@@ -191,7 +191,7 @@ def test_a_python_script_gets_the_outputs_of_the_start_file(
     old.initialize()
     weights = copy.deepcopy(old.network.state_dict())
     start = tmp_path / "start.pth"
-    names = list(old.output_names)
+    names = list(old.outputs.names)
     torch.save({"network_weights": weights, OUTPUTS: names, NEW_OUTPUTS: ["dot"]}, start)
     trainer = make(in_process, cls, fold="all")
     trainer.initialize()
