@@ -89,11 +89,7 @@ class LabelSets:
         for name, protocol in protocols.items():
             self._check_protocol(name, protocol)
         self.num_values = max((len(protocol.sets) for protocol in protocols.values()), default=0)
-        if ignore_value is not None and 0 <= ignore_value < self.num_values:
-            raise LabelSetError(
-                f"Expected `ignore_value` to be none of the values 0..{self.num_values - 1}, but "
-                f"got {ignore_value}"
-            )
+        self._check_ignore_value()
         anything = [] if ignore_value is None else [frozenset(range(self.num_leaves))]
         sets: dict[LabelSet, int] = {frozenset([leaf]): leaf for leaf in range(self.num_leaves)}
         table = []
@@ -104,6 +100,13 @@ class LabelSets:
         # (protocols, values), one more value with `ignore_value`
         self._set_indices = torch.tensor(table, dtype=torch.int64)
         self._tables: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def _check_ignore_value(self) -> None:
+        if self.ignore_value is not None and 0 <= self.ignore_value < self.num_values:
+            raise LabelSetError(
+                f"Expected `ignore_value` to be none of the values 0..{self.num_values - 1}, but "
+                f"got {self.ignore_value}"
+            )
 
     def _check_protocol(self, name: str, protocol: Protocol) -> None:
         known = set(range(self.num_leaves))

@@ -68,21 +68,11 @@ class RegionLoss(nn.Module):
         if self.sides.known.device != logits.device:  # nnU-Net does not move a loss
             self.sides = Sides(*(side.to(logits.device) for side in self.sides))
         count, regions = self.sides.known.shape
-        if (
-            logits.ndim < 3
-            or logits.shape[1] != regions
-            or target.shape != (len(logits), 1, *logits.shape[2:])
-        ):
-            raise LabelSetError(
-                f"Expected `logits` of shape (B, {regions}, *S), one channel per region, and "
-                "`target` (B, 1, *S), "
-                f"but got {tuple(logits.shape)} and {tuple(target.shape)}"
-            )
+        _check_shapes(logits, target, regions)
         indices = (as_indices(target, count) if self.checks_target else target.long())[:, 0]
         inside, known = (side[indices].movedim(-1, 1) for side in self.sides)  # (B, R, *S)
-        logits = (
-            logits if logits.dtype == torch.float64 else logits.float()
-        )  # half overflows in sums over voxels
+        if logits.dtype != torch.float64:
+            logits = logits.float()  # half overflows in sums over voxels
         loss = logits.new_zeros(())
         if self.dice:
             loss = loss + self.weight_dice * self._dice_loss(logits.sigmoid(), inside, known)
@@ -117,4 +107,13 @@ class RegionLoss(nn.Module):
         options = [f"{name}={getattr(self, name)}" for name in names]
         return ", ".join(
             [f"regions={self.sides.known.shape[1]}, label_sets={len(self.sides.known)}", *options]
+        )
+
+
+def _check_shapes(logits: Tensor, target: Tensor, regions: int) -> None:
+    has_channels = logits.ndim >= 3 and logits.shape[1] == regions
+    if not has_channels or target.shape != (len(logits), 1, *logits.shape[2:]):
+        raise LabelSetError(
+            f"Expected `logits` of shape (B, {regions}, *S), one channel per region, and `target` "
+            f"(B, 1, *S), but got {tuple(logits.shape)} and {tuple(target.shape)}"
         )

@@ -215,24 +215,22 @@ def _builtin_trainer(trainer_name: str) -> str:
 def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
     """Return dataset.json without case names."""
     kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
-    kept |= {
-        key: dataset_json[key]
-        for key in DATASET_TEXTS
-        if isinstance(dataset_json.get(key), str | int | float)
-    }
+    texts = {key: dataset_json.get(key) for key in DATASET_TEXTS}
+    kept |= {key: text for key, text in texts.items() if isinstance(text, str | int | float)}
     if BLOCK not in dataset_json:
         return kept
     contract = Contract.from_dataset_json(dataset_json)
-    new: dict[str, str] = {}  # a protocol that belongs to a single case may have its name
-    for protocol in contract.protocols:
-        free = (
-            f"protocol_{i}"
-            for i in count(1)
-            if f"protocol_{i}" not in {*contract.protocols, *new.values()}
-        )
-        new[protocol] = next(free) if protocol in contract.cases else protocol
-    protocols = {new[name]: protocol for name, protocol in contract.protocols.items()}
-    return {**kept, BLOCK: replace(contract, protocols=protocols, cases={}).to_block()}
+    return {**kept, BLOCK: _without_case_names(contract).to_block()}
+
+
+def _without_case_names(contract: Contract) -> Contract:
+    """Return the protocols alone; one of a single case, whose name it may have, gets a number."""
+    numbered = (f"protocol_{number}" for number in count(1))
+    free_names = (name for name in numbered if name not in contract.protocols)
+    protocols = {}
+    for name, protocol in contract.protocols.items():
+        protocols[next(free_names) if name in contract.cases else name] = protocol
+    return replace(contract, protocols=protocols, cases={})
 
 
 def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | None:

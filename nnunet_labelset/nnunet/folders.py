@@ -25,23 +25,26 @@ def find_dataset(dataset: str | int, variable: str = RAW) -> Path:
     `variable` is nnU-Net's name of the folder to look in, one of `names.VARIABLES`.
     """
     dataset = str(dataset)
-    if not dataset.isdigit():
-        if (Path(dataset) / DATASET).is_file():
-            return Path(dataset)
-        if not dataset.startswith("Dataset") or os.sep in dataset:
-            raise LabelSetError(
-                f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder"
-            )
-    root = nnunet_folder(variable)
-    pattern = dataset_name(int(dataset), "*") if dataset.isdigit() else dataset
-    found = sorted(path for path in root.glob(pattern) if path.is_dir())
-    if not found:
-        raise LabelSetError(f"{root}: no data set {dataset} (looked for {pattern})")
-    if len(found) > 1:
+    if dataset.isdigit():
+        return _the_one_folder(variable, dataset, dataset_name(int(dataset), "*"))
+    if (Path(dataset) / DATASET).is_file():
+        return Path(dataset)
+    if not dataset.startswith("Dataset") or os.sep in dataset:
         raise LabelSetError(
-            f"{root}: several data sets have id {dataset}: {', '.join(path.name for path in found)}"
+            f"{dataset}: not a data set: expected an id, a name DatasetXXX_Name or its folder"
         )
-    return found[0]
+    return _the_one_folder(variable, dataset, dataset)
+
+
+def _the_one_folder(variable: str, dataset: str, pattern: str) -> Path:
+    root = nnunet_folder(variable)
+    folders = sorted(path for path in root.glob(pattern) if path.is_dir())
+    if not folders:
+        raise LabelSetError(f"{root}: no data set {dataset} (looked for {pattern})")
+    if len(folders) > 1:
+        names = ", ".join(path.name for path in folders)
+        raise LabelSetError(f"{root}: several data sets have id {dataset}: {names}")
+    return folders[0]
 
 
 def check_free(number: int, begun: str = "") -> None:

@@ -52,14 +52,21 @@ def _of_training_cases(contract: Contract, dataset: str, folds: list[str]) -> Co
     if "all" in folds:
         return contract
     try:
-        splits = read_splits(dataset)
+        trained = _training_cases(read_splits(dataset), folds)
     except LabelSetError:
         return contract
-    numbers = [int(fold) for fold in folds if int(fold) < len(splits)]
-    trained = {case for number in numbers for case in splits[number][names.TRAINED]}
     cases = {case: protocol for case, protocol in contract.cases.items() if case in trained}
     protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
     return replace(contract, cases=cases, protocols=protocols) if cases else contract
+
+
+def _training_cases(splits: list[dict[str, list[str]]], folds: list[str]) -> set[str]:
+    """Return the training cases of all folds that the splits know."""
+    cases: set[str] = set()
+    for number in map(int, folds):
+        if number < len(splits):
+            cases.update(splits[number][names.TRAINED])
+    return cases
 
 
 def _labels(

@@ -280,12 +280,15 @@ def _foreign(folder: Path) -> Iterator[Path]:
         ending = DEFAULT_ENDING
     for path in sorted(folder.iterdir()):
         if path.name in CASE_FOLDERS and path.is_dir() and not path.is_symlink():
-            stem = r".+_\d{4}" if path.name.startswith("images") else ".+"
-            case = re.compile(stem + re.escape(ending))
-            yield from (
-                inner
-                for inner in sorted(path.iterdir())
-                if inner.is_dir() or not case.fullmatch(inner.name)
-            )
+            yield from _foreign_to_cases(path, ending)
         elif path.name not in (*CASE_FOLDERS, *OWN_FILES):
+            yield path
+
+
+def _foreign_to_cases(folder: Path, ending: str) -> Iterator[Path]:
+    """Yield what is neither an image nor a label map of a case."""
+    stem = r".+_\d{4}" if folder.name.startswith("images") else ".+"
+    case = re.compile(stem + re.escape(ending))
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() or not case.fullmatch(path.name):
             yield path

@@ -51,33 +51,36 @@ def nnunet_summary(cases: Sequence[Case], labels: Mapping[Any, str]) -> dict[str
     share of voxels predicted outside of their label-set, and `label_set_dice` the mean over leaves
     and unions, which sees what the leaves alone do not.
     """
-    per_case: list[dict[str, Any]] = [
-        {
-            "reference_file": case.reference_file,
-            "prediction_file": case.prediction_file,
-            "metrics": {label: _metrics(case.leaves[name]) for label, name in labels.items()},
-        }
-        for case in cases
-    ]
-    mean = {label: _mean_metrics(per_case, label) for label in labels}
+    per_case = [_case_summary(case, labels) for case in cases]
+    mean = {label: _mean_metrics([case["metrics"][label] for case in per_case]) for label in labels}
     unions = _union_dice(cases, set(labels.values()))
-    shares = (case.known_wrong_share for case in cases)
+    label_dice = [metrics["Dice"] for metrics in mean.values()]
     return {
         "metric_per_case": per_case,
         "mean": mean,
-        "foreground_mean": {
-            name: nanmean(mean[label][name] for label in labels) for name in NNUNET_METRICS
-        },
+        "foreground_mean": _mean_metrics(list(mean.values())),
         "annotated_cases": {str(key): _num_annotated(cases, name) for key, name in labels.items()},
         "unions": unions,
-        "label_set_dice": nanmean([*(mean[label]["Dice"] for label in labels), *unions.values()]),
-        "known_wrong": nanmean(share for share in shares if share is not None),
+        "label_set_dice": nanmean([*label_dice, *unions.values()]),
+        "known_wrong": nanmean(_known_wrong_shares(cases)),
     }
 
 
-def _mean_metrics(per_case: Sequence[Mapping[str, Any]], label: Any) -> dict[str, float]:
-    metrics = [case["metrics"][label] for case in per_case]
+def _case_summary(case: Case, labels: Mapping[Any, str]) -> dict[str, Any]:
+    return {
+        "reference_file": case.reference_file,
+        "prediction_file": case.prediction_file,
+        "metrics": {label: _metrics(case.leaves[name]) for label, name in labels.items()},
+    }
+
+
+def _mean_metrics(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: nanmean(values[name] for values in metrics) for name in NNUNET_METRICS}
+
+
+def _known_wrong_shares(cases: Sequence[Case]) -> list[float]:
+    shares = [case.known_wrong_share for case in cases]
+    return [share for share in shares if share is not None]
 
 
 def _union_dice(cases: Sequence[Case], leaves: Collection[str]) -> dict[str, float]:

@@ -196,8 +196,12 @@ def _known_foreground(locations: Mapping[Any, Any], sets: Sequence[frozenset[int
     Keys that are tuples belong to the voxels that are not ignored; they stay. So does the order,
     which nnU-Net draws from.
     """
-    values = [key for key in locations if not isinstance(key, tuple) and len(locations[key])]
-    foreground = [value for value in values if 0 not in sets[value]]
+    foreground = [key for key in locations if _is_foreground(key, sets) and len(locations[key])]
     single = [value for value in foreground if len(sets[value]) == 1]
     chosen = single or foreground
     return [key for key in locations if isinstance(key, tuple) or key in chosen]
+
+
+def _is_foreground(key: Any, sets: Sequence[frozenset[int]]) -> bool:
+    """Tell whether a key is a value that certainly is not background."""
+    return not isinstance(key, tuple) and 0 not in sets[key]

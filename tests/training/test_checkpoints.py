@@ -222,11 +222,13 @@ def test_old_predictions_do_not_stay(tmp_path: Path) -> None:
     """Of cases that the fold no longer validates, and probabilities of another checkpoint."""
     old_files = ["old.nii.gz", "old.npz", "old.pkl", "summary.json"]
     other_files = ["metrics.json", ".hidden.nii.gz"]
+    folder = tmp_path / "validation"
+    folder.mkdir()
     for name in [*old_files, *other_files]:
-        (tmp_path / name).touch()
+        (folder / name).touch()
     contract = Contract.from_dataset_json(
         {"labels": tiny.LABELS, "label_sets": {"version": 1, "protocols": {}, "cases": {}}}
     )
     final = FinalValidation(str(tmp_path), "", contract, {"file_ending": ".nii.gz"})
     final.prepare(is_ddp=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(other_files)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(other_files)

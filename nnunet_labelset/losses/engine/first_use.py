@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine import fused
-from nnunet_labelset.losses.engine.finish import FinishOptions, finish
+from nnunet_labelset.losses.engine.finish import Finished, FinishOptions, finish
 from nnunet_labelset.losses.engine.plain_road import plain_road_gradient, plain_road_sums
 from nnunet_labelset.losses.engine.weight_tables import Tables
 
@@ -90,19 +90,28 @@ def _pairs(
         finished = fused.fused_finish(logits, sums, tables, options)
         if finished is None:
             return
-        yield "losses", finished.loss[None], expected.loss[None]
-        gradients = expected.gradients
-        is_training = options.running is None or options.running.before is not None
-        if is_training:
-            yield "slopes", finished.gradients, gradients
-        if expected.running is not None and finished.running is not None:
-            yield "running sums", finished.running, expected.running
-        if not is_training:
+        yield from _finished_pairs(finished, expected, options)
+        if not _is_training(options):
             return
+        gradients = expected.gradients
     by_kernel = fused.fused_gradient(logits, target, tables, gradients, None)
     if by_kernel is not None:
         expected_gradient = plain_road_gradient(logits, target, tables, gradients, kept)
         yield "gradients", by_kernel, expected_gradient
+
+
+def _finished_pairs(
+    finished: Finished, expected: Finished, options: FinishOptions
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    yield "losses", finished.loss[None], expected.loss[None]
+    if _is_training(options):
+        yield "slopes", finished.gradients, expected.gradients
+    if expected.running is not None and finished.running is not None:
+        yield "running sums", finished.running, expected.running
+
+
+def _is_training(options: FinishOptions) -> bool:
+    return options.running is None or options.running.before is not None
 
 
 def _difference(result: Tensor, expected: Tensor) -> float:
