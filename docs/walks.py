@@ -68,19 +68,21 @@ def conversion_walk(folder: Path) -> set[str]:
     return files
 
 
-def training_walk(folder: Path) -> set[str]:
+def training_walk(folder: Path) -> tuple[set[str], set[str]]:
+    """Return the files of a training up to its last epoch, and those of the validation after it."""
     nnunet = tiny.NNUNet(folder / "nnunet")
     os.environ.update(nnunet.environment, nnUNet_n_proc_DA="0")
     conftest._prepare(nnunet.root)
     from nnunet_labelset.trainers.label_set import nnUNetTrainerLabelSet
 
-    trainer = tiny.make(nnunet, nnUNetTrainerLabelSet)
-    trainer.num_epochs = trainer.num_val_iterations_per_epoch = 1
-    trainer.num_iterations_per_epoch = 2
     with executed_files() as files:
+        trainer = tiny.make(nnunet, nnUNetTrainerLabelSet)
+        trainer.num_epochs = trainer.num_val_iterations_per_epoch = 1
+        trainer.num_iterations_per_epoch = 2
         trainer.run_training()
+    with executed_files() as validation_files:
         trainer.perform_actual_validation()
-    return files
+    return files, validation_files
 
 
 def evaluation_walk(folder: Path) -> set[str]:
@@ -107,9 +109,11 @@ def count_walks() -> None:
         module_of(verb)  # imported before anything is counted
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        training, validation = training_walk(folder)
         walks = {
             "conversion": conversion_walk(folder),
-            "training": training_walk(folder),
+            "training": training,
+            "validation after a training": validation,
             "evaluation to report": evaluation_walk(folder),
         }
     for walk, files in walks.items():

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.dice import (
     DiceFunction,
     DiceTerms,
@@ -36,7 +35,7 @@ from nnunet_labelset.losses.engine import (
     voxel_sums,
     whole_loss,
 )
-from nnunet_labelset.losses.label_sets import as_integers
+from nnunet_labelset.losses.label_sets import checked_input
 
 __all__ = [
     "label_set_loss",
@@ -185,7 +184,7 @@ def loss_of_tables(
     >>> loss_of_tables(logits, target, tables, include_background=False)
     tensor(0.5104)
     """
-    logits, target = checked_input(logits, target, tables)
+    logits, target = checked_input(logits, target, tables.leaves)
     if dice_of is None:
         options = FinishOptions(batch_dice, include_background, weight_dice, weight_ce, ce_share)
         return whole_loss(logits, target, tables, options)[0]
@@ -203,25 +202,3 @@ def loss_of_tables(
         loss = loss + weight_ce * entropy
     assert isinstance(loss, Tensor)
     return loss
-
-
-def checked_input(logits: Tensor, target: Tensor, tables: Tables) -> tuple[Tensor, Tensor]:
-    """Return logits and target as plain tensors; raise if they do not fit the tables."""
-    leaves = tables.leaves
-    if logits.ndim < 3 or logits.shape[1] != leaves or not logits.is_floating_point():
-        got = f"{logits.dtype} {tuple(logits.shape)}"
-        raise LabelSetError(
-            f"Expected `logits` of shape (B, {leaves}, *S), one channel per leaf, but got {got}"
-        )
-    if logits.numel() == 0:
-        raise LabelSetError(
-            f"Expected `logits` with at least one sample and voxel, but got {tuple(logits.shape)}"
-        )
-    expected = (logits.shape[0], 1, *logits.shape[2:])
-    if target.shape != expected:
-        raise LabelSetError(f"Expected `target` of shape {expected}, but got {tuple(target.shape)}")
-    if target.device != logits.device:
-        raise LabelSetError(f"Expected `target` on {logits.device}, but got {target.device}")
-    if type(logits) is not Tensor or type(target) is not Tensor:  # MONAI's know less than PyTorch's
-        logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
-    return logits, as_integers(target, "target")

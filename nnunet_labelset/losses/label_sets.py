@@ -58,6 +58,27 @@ def as_indices(target: Tensor, count: int) -> Tensor:
     return indices
 
 
+def checked_input(logits: Tensor, target: Tensor, leaves: int) -> tuple[Tensor, Tensor]:
+    """Return logits `(B, C, *S)` and target `(B, 1, *S)` as plain tensors, if they fit."""
+    if logits.ndim < 3 or logits.shape[1] != leaves or not logits.is_floating_point():
+        got = f"{logits.dtype} {tuple(logits.shape)}"
+        raise LabelSetError(
+            f"Expected `logits` of shape (B, {leaves}, *S), one channel per leaf, but got {got}"
+        )
+    if logits.numel() == 0:
+        raise LabelSetError(
+            f"Expected `logits` with at least one sample and voxel, but got {tuple(logits.shape)}"
+        )
+    expected = (logits.shape[0], 1, *logits.shape[2:])
+    if target.shape != expected:
+        raise LabelSetError(f"Expected `target` of shape {expected}, but got {tuple(target.shape)}")
+    if target.device != logits.device:
+        raise LabelSetError(f"Expected `target` on {logits.device}, but got {target.device}")
+    if type(logits) is not Tensor or type(target) is not Tensor:  # MONAI's know less than PyTorch's
+        logits, target = logits.as_subclass(Tensor), target.as_subclass(Tensor)
+    return logits, as_integers(target, "target")
+
+
 class LabelSets:
     """The distinct label-sets of a data set, and for every case what its values stand for.
 

@@ -35,8 +35,8 @@ from nnunet_labelset.losses.engine import (
     sum_dtype,
     whole_loss,
 )
-from nnunet_labelset.losses.functional import checked_input, loss_of_tables
-from nnunet_labelset.losses.label_sets import LabelSets
+from nnunet_labelset.losses.functional import loss_of_tables
+from nnunet_labelset.losses.label_sets import LabelSets, checked_input
 
 OPTIONS = ("alpha", "gamma", "batch_dice", "include_background", "ddp", "weight_dice", "weight_ce")
 
@@ -105,7 +105,7 @@ class LabelSetLoss(nn.Module):
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         tables = self._tables_for(logits)
-        logits, target = checked_input(logits, target, tables)
+        logits, target = checked_input(logits, target, tables.leaves)
         options = self.finish_options(logits)
         if options is not None:
             loss, running = whole_loss(logits, target, tables, options)
