@@ -17,6 +17,7 @@ from nnunet_labelset import losses
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.engine import cpu
 from nnunet_labelset.losses.label_sets import LabelSets
+from tests.helpers.errors import refusal
 from tests.helpers.problems import ALL, OVERLAPPING, SUMS, make_problem, with_gradient
 
 
@@ -135,7 +136,7 @@ def test_other_kinds_of_differentiation_are_right_or_refused(loss):
     with pytest.raises(NotImplementedError, match="forward mode AD"):
         torch.func.jvp(value, (problem.logits.detach(),), (torch.ones_like(problem.logits),))
     gradient = torch.autograd.grad(value(problem.logits), problem.logits, create_graph=True)[0]
-    with pytest.raises(NotImplementedError, match="differentiated once, not twice"):
+    with refusal(NotImplementedError, "once"):
         torch.autograd.grad(gradient.sum() + problem.logits.sum(), problem.logits)
 
 
@@ -209,34 +210,34 @@ def test_inference_mode(loss, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "facts"),
     [
-        (lambda tables: None, "Expected `dice` to return DiceTables, but got NoneType"),
+        (lambda tables: None, ["`dice`", "DiceTables", "NoneType"]),
         (
             lambda tables: tables._replace(reference=torch.ones(99, 4)),
-            r"table `reference` of `dice` .* got \(99, 4\)",
+            ["`reference`", "`dice`", "(99, 4)"],
         ),
         (
             lambda tables: tables._replace(intersection=tables.intersection * torch.nan),
-            "table `intersection` .* finite",
+            ["`intersection`", "NaN"],
         ),
         (
             lambda tables: tables._replace(prediction=tables.prediction.requires_grad_()),
-            "without gradient",
+            ["`prediction`", "gradient"],
         ),
     ],
 )
-def test_wrong_tables_of_a_user(change, message):
+def test_wrong_tables_of_a_user(change, facts):
     problem = make_problem(*OVERLAPPING)
     loss = losses.LeafDiceLoss(problem.label_sets)
     loss.dice = lambda membership, alpha: change(losses.leaf_dice(membership, alpha))
-    with pytest.raises(LabelSetError, match=message):
+    with refusal(LabelSetError, *facts):
         loss(problem.logits, problem.target)
 
 
 def test_a_loss_of_nothing():
     problem = make_problem(*OVERLAPPING)
-    with pytest.raises(LabelSetError, match="`dice`, `gamma` or both, but got neither"):
+    with refusal(LabelSetError, "`dice`", "`gamma`"):
         losses.LabelSetLoss(problem.label_sets)(problem.logits, problem.target)
 
 
@@ -273,7 +274,7 @@ def test_dice_of_other_terms(batch_dice):
 @pytest.mark.parametrize("loss", ALL)
 def test_empty_batch_is_one_clear_error(loss, shape):
     label_sets = make_problem(*OVERLAPPING).label_sets
-    with pytest.raises(LabelSetError, match=r"at least one sample and voxel, but got \("):
+    with refusal(LabelSetError, "`logits`", shape):
         loss(label_sets)(
             torch.zeros(shape), torch.zeros((shape[0], 1, *shape[2:]), dtype=torch.int64)
         )
@@ -351,30 +352,27 @@ def test_memory_does_not_grow_with_the_number_of_label_sets(loss, monkeypatch):
 
 
 BAD_CALLS = {
-    r"`logits` of shape \(B, 4, \*S\), one channel per leaf, but got torch.float32 \(2, 3, 5, 5\)": lambda x, t: (
-        x[:, :3],
-        t,
-    ),
-    r"one channel per leaf, but got torch.int64": lambda x, t: (x.long(), t),
-    r"`target` of shape \(2, 1, 5, 5\), but got \(2, 5, 5\)": lambda x, t: (x, t[:, 0]),
-    r"`target` of shape \(2, 1, 5, 5\), but got \(2, 1, 5, 4\)": lambda x, t: (x, t[..., 1:]),
-    r"`target` to hold integers, but it has fractions": lambda x, t: (x, t + 0.5),
-    r"`target` to hold integers, but it has fractions or NaN": lambda x, t: (x, t * torch.nan),
-    r"`target` to hold integers, but got torch.bool": lambda x, t: (x, t > 0),
-    r"set indices outside 0..7: encode it": lambda x, t: (x, t + 1),
-    r"set indices outside 0..7": lambda x, t: (x, t - 1),
-    r"`target` on cpu, but got meta": lambda x, t: (x, t.to("meta")),
+    ("`logits`", "(B, 4, *S)", "(2, 3, 5, 5)"): lambda x, t: (x[:, :3], t),
+    ("`logits`", "torch.int64"): lambda x, t: (x.long(), t),
+    ("`target`", "(2, 1, 5, 5)", "(2, 5, 5)"): lambda x, t: (x, t[:, 0]),
+    ("`target`", "(2, 1, 5, 5)", "(2, 1, 5, 4)"): lambda x, t: (x, t[..., 1:]),
+    ("`target`", "integers", "fractions"): lambda x, t: (x, t + 0.5),
+    ("`target`", "integers", "NaN"): lambda x, t: (x, t * torch.nan),
+    ("`target`", "integers", "torch.bool"): lambda x, t: (x, t > 0),
+    ("`target`", "0..7", "LabelSets.encode"): lambda x, t: (x, t + 1),
+    ("`target`", "0..7"): lambda x, t: (x, t - 1),
+    ("`target`", "cpu", "meta"): lambda x, t: (x, t.to("meta")),
 }
 
 
 @pytest.mark.parametrize("loss", ALL)
-@pytest.mark.parametrize("message", BAD_CALLS)
-def test_bad_call(loss, message):
+@pytest.mark.parametrize("facts", BAD_CALLS, ids=" ".join)
+def test_bad_call(loss, facts):
     problem = make_problem(*OVERLAPPING, shape=(5, 5))
     target = problem.target.clone()
     target[0, 0, 0, 0], target[0, 0, 0, 1] = 0, 7
-    with pytest.raises(LabelSetError, match=message):
-        loss(problem.label_sets)(*BAD_CALLS[message](problem.logits.detach().float(), target))
+    with refusal(LabelSetError, *facts):
+        loss(problem.label_sets)(*BAD_CALLS[facts](problem.logits.detach().float(), target))
 
 
 @pytest.mark.parametrize("loss", ALL)
@@ -383,19 +381,19 @@ def test_one_bad_voxel_of_many(loss, bad):
     """In a volume of several blocks, where neighbours are summed in lanes."""
     problem = make_problem(*OVERLAPPING, shape=(10000,))
     problem.target[1, 0, 5001] = bad
-    with pytest.raises(LabelSetError, match="set indices outside"):
+    with refusal(LabelSetError, "`target`", "0..7"):
         loss(problem.label_sets)(problem.logits, problem.target)
 
 
 def test_bad_options():
     label_sets = make_problem(*OVERLAPPING).label_sets
-    with pytest.raises(LabelSetError, match="`alpha` to be 1 or 2, but got 3"):
+    with refusal(LabelSetError, "`alpha`", "3"):
         losses.LeafDiceLoss(label_sets, alpha=3)
-    with pytest.raises(LabelSetError, match="`gamma` to be at least 0, but got -1"):
+    with refusal(LabelSetError, "`gamma`", "-1"):
         losses.MarginalFocalLoss(label_sets, gamma=-1)
-    with pytest.raises(LabelSetError, match="`gamma` to be at least 0, but got nan"):
+    with refusal(LabelSetError, "`gamma`", "nan"):
         losses.LeafDiceFocalLoss(label_sets, gamma=float("nan"))
-    with pytest.raises(LabelSetError, match="`label_sets` to be a LabelSets, but got dict"):
+    with refusal(LabelSetError, "`label_sets`", "LabelSets", "dict"):
         losses.LeafDiceLoss({4: [0, 1]})
 
 
@@ -403,17 +401,13 @@ def test_bad_input_of_the_conversion():
     problem = make_problem(*OVERLAPPING)
     p = problem.logits.detach().softmax(1)
     for bad in (-1, 8):
-        with pytest.raises(LabelSetError, match=r"set indices outside 0\.\.7"):
+        with refusal(LabelSetError, "`target`", "0..7"):
             losses.soft_target(torch.full_like(problem.target, bad), problem.label_sets)
-    with pytest.raises(
-        LabelSetError, match=r"`probabilities` of shape \(2, 4, 3, 4\), but got \(2, 3, 3, 4\)"
-    ):
+    with refusal(LabelSetError, "`probabilities`", "(2, 4, 3, 4)", "(2, 3, 3, 4)"):
         losses.marginalize(p[:, :3], problem.target, problem.label_sets)
-    with pytest.raises(
-        LabelSetError, match=r"`target` of shape \(B, 1, \*S\), but got \(2, 3, 4\)"
-    ):
+    with refusal(LabelSetError, "`target`", "(B, 1, *S)", "(2, 3, 4)"):
         losses.marginalize(p, problem.target[:, 0], problem.label_sets)
-    with pytest.raises(LabelSetError, match="Expected `label_sets`"):
+    with refusal(LabelSetError, "`label_sets`"):
         losses.to_label_set_loss(torch.nn.functional.mse_loss)(p, problem.target)
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.checkpoint_file import NEW_OUTPUTS, OUTPUTS
 from nnunet_labelset.nnunet.default_trainer import prediction_arguments, training_arguments
-from nnunet_labelset.nnunet.extend import NEW_OUTPUTS, OUTPUTS
+from tests.helpers.errors import refusal
 
 BLOCK = {"version": 1, "protocols": {"p": {}}, "cases": {"a": "p"}}
 
@@ -81,7 +82,7 @@ def test_the_users_trainer_stays(folders: Path) -> None:
 
 
 def test_a_slip_gets_a_suggestion(folders: Path) -> None:
-    with pytest.raises(LabelSetError, match="nnUNetTrainerLeafDice"):
+    with refusal(LabelSetError, "nnUNetTrainerLeafDice"):
         training_arguments(["20", "2d", "0", "-tr", "nnUNetTrainerLeafDise"])
 
 
@@ -97,7 +98,7 @@ def test_predict_takes_the_only_model(folders: Path, capsys: pytest.CaptureFixtu
     arguments = ["-i", "in", "-o", "out", "-d", "20", "-c", "2d"]
     assert prediction_arguments(arguments) == [*arguments, "-tr", "nnUNetTrainerLeafDice"]
     (results / "nnUNetTrainerLabelSet__nnUNetPlans__2d").mkdir()
-    with pytest.raises(LabelSetError, match=r"nnUNetTrainerLabelSet.*nnUNetTrainerLeafDice"):
+    with refusal(LabelSetError, "nnUNetTrainerLabelSet", "nnUNetTrainerLeafDice"):
         prediction_arguments(arguments)
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.export import export, without_cases
+from tests.helpers.errors import refusal
 
 
 def test_no_case_is_named() -> None:
@@ -67,6 +66,6 @@ def test_regions_stay_a_contract() -> None:
 
 def test_a_file_in_the_place_of_the_model_card_stays(tmp_path: Path) -> None:
     (tmp_path / "model.md").write_text("precious")
-    with pytest.raises(LabelSetError, match=r"model\.md: exists already; --overwrite replaces it"):
+    with refusal(LabelSetError, "model.md", "--overwrite"):
         export(tmp_path, tmp_path / "model.zip", card=True)
     assert (tmp_path / "model.md").read_text() == "precious"

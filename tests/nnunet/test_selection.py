@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.nnunet.selection import Candidate, choose, describe_choice
 from nnunet_labelset.nnunet.summary import label_set_summary
 from tests.helpers.commands import error_line
+from tests.helpers.errors import refusal
 from tests.helpers.evaluation import dataset, write_labels
 
 CASES = {"a0": "full", "f0": "feta", "a1": "full", "f1": "feta"}
@@ -131,8 +133,8 @@ def test_chooses_what_the_annotation_supports(tmp_path, environment, capsys):
     assert found[other] < found[best]
     assert theirs[other] > theirs[best]
     assert information["choice_of_nnunet"] == other
-    assert f"Best by label-set-aware Dice: {best}" in output
-    assert f"nnUNetv2_find_best_configuration would choose {other}" in output
+    assert re.search(rf"^Best .*: {re.escape(best)}", output, re.MULTILINE)
+    assert re.search(rf"nnUNetv2_find_best_configuration .*{re.escape(other)}", output)
 
     # the stray voxels go, so that nothing is wrong any more
     assert information["best_model_or_ensemble"]["result_on_crossval_post_pp"] == 1
@@ -269,19 +271,18 @@ def test_choice_sees_known_errors(tmp_path):
 def test_bad_input(tmp_path, environment, capsys, monkeypatch):
     for name in ("raw", "preprocessed", "results"):
         monkeypatch.delenv(f"nnUNet_{name}", raising=False)
-    assert "nnUNet_raw is not set" in error_of(capsys, "901", "-tr", LEAF)
+    assert "nnUNet_raw" in error_of(capsys, "901", "-tr", LEAF)
     environment(write_study(tmp_path, npz=False))
-    assert "no data set 902" in error_of(capsys, "902")
-    assert "no plans nnUNetResEncUNetMPlans.json" in error_of(
+    assert " 902 " in error_of(capsys, "902")
+    assert "nnUNetResEncUNetMPlans.json" in error_of(
         capsys, "901", "-p", "nnUNetResEncUNetMPlans", "-tr", LEAF
     )
     assert "does not have an output folder" in error_of(capsys, "901", "-tr", MARGINAL)
-    assert "none of the configurations 3d_lowres" in error_of(
-        capsys, "901", "-c", "3d_lowres", "-tr", LEAF
-    )
+    assert "3d_lowres" in error_of(capsys, "901", "-c", "3d_lowres", "-tr", LEAF)
     assert "fold 2" in error_of(capsys, "901", "-c", "2d", "-f", "0", "2", "-np", "1", "-tr", LEAF)
     message = error_of(capsys, "901", "-f", "0", "1", "-np", "1", "-tr", LEAF)
-    assert "fold_0/validation: no .npz files to ensemble" in message
+    assert "fold_0/validation" in message
+    assert ".npz" in message
     assert "--disable_ensembling" in message
 
 
@@ -335,5 +336,5 @@ def test_choice_with_undefined_scores(tmp_path):
     assert "would choose 1" in describe_choice([first, second], second)
     assert "may fail here" in describe_choice([first, second, third], second)
     assert "would choose the same" in describe_choice([second], second)
-    with pytest.raises(ValueError, match="no label is annotated"):
+    with refusal(ValueError, "annotated"):
         choose([first])

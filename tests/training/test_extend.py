@@ -5,6 +5,7 @@ leaf.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from nnunet_labelset.cli import main
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice
 from tests.helpers import tiny
+from tests.helpers.errors import refusal
 
 NEW = "Dataset902_More"
 OLD_TRAINER = "nnUNetTrainer_short"  # plain nnU-Net
@@ -89,7 +91,7 @@ def test_the_whole_road(prepared: tiny.NNUNet, model: Path, tmp_path: Path) -> N
     command[command.index("-tr") + 1] = "nnUNetTrainerLeafDiceCE_short"
     command[command.index("0")] = "all"
     log = prepared.run(*command, "-device", "cpu", nnUNet_n_proc_DA="0").stdout
-    assert f"Output layers of 5 labels restored from {start}" in log
+    assert re.search(rf"Output layers.* 5 .*{re.escape(str(start))}", log)
     trained = prepared.results / NEW / "nnUNetTrainerLeafDiceCE_short__extended__3d_fullres"
     network = torch.load(trained / "fold_all" / "checkpoint_final.pth", weights_only=False)[
         "network_weights"
@@ -159,16 +161,14 @@ def test_a_start_of_another_network_is_one_line(
     start = tmp_path / "start.pth"
     monkeypatch.setattr(sys, "argv", ["nnUNetv2_train", "-pretrained_weights", str(start)])
     trainer = tiny.make(in_process, nnUNetTrainerLeafDice)
-    with pytest.raises(SystemExit, match=r"start\.pth: no such file"):
+    with refusal(SystemExit, start):
         trainer.initialize()
     weights = {key: value[..., :1] for key, value in trainer.network.state_dict().items()}
     torch.save({"network_weights": weights, "output_names": list(trainer.outputs.names)}, start)
-    with pytest.raises(SystemExit, match=r"start\.pth .*another network .*'extend'"):
+    with refusal(SystemExit, start, "network", "'extend'"):
         tiny.make(in_process, nnUNetTrainerLeafDice).initialize()
     torch.save({"network_weights": weights, "output_names": ["background", "liver"]}, start)
-    with pytest.raises(
-        SystemExit, match=r"start\.pth .*\['background', 'liver'\].*nnunet_labelset extend"
-    ):
+    with refusal(SystemExit, start, "['background', 'liver']", "nnunet_labelset extend"):
         tiny.make(in_process, nnUNetTrainerLeafDice).initialize()
 
 
@@ -234,17 +234,17 @@ def test_a_model_of_regions(prepared_regions: tiny.NNUNet, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "message"),
+    ("changes", "options", "facts"),
     [
-        ({"channel_names": {"0": "T2", "1": "T1"}}, [], "the channels ['T2'], the data set has ['T2', 'T1']"),
-        ({"channel_names": {"0": "CT"}}, [], "the channels ['T2'], the data set has ['CT']"),
-        ({"labels": {"background": 0, "liver": 1}}, [], "no label in common"),
-        ({"labels": {**NEW_LABELS, "Shell": 4, "shell": 6}}, [], "to have the highest value"),
-        ({"labels": {"background": 0, "shel": 1, "core": 2, "dot": 3}}, [], "'shell', which is no label of the data set; did you mean 'shel'?"),
-        ({"label_sets": None}, [], "no 'label_sets' block"),
-        ({}, ["-p", "my__plans"], "plans 'my__plans': nnU-Net tells"),
-        ({}, ["-p", "../plans"], "plans '../plans': expected letters"),
-        ({}, ["-f", "3"], "fold 3 is not trained to its end; trained: all"),
+        ({"channel_names": {"0": "T2", "1": "T1"}}, [], ["['T2']", "['T2', 'T1']"]),
+        ({"channel_names": {"0": "CT"}}, [], ["['T2']", "['CT']"]),
+        ({"labels": {"background": 0, "liver": 1}}, [], ["shell", "liver"]),
+        ({"labels": {**NEW_LABELS, "Shell": 4, "shell": 6}}, [], ["'ignore'", "highest"]),
+        ({"labels": {"background": 0, "shel": 1, "core": 2, "dot": 3}}, [], ["'shell'", "'shel'"]),
+        ({"label_sets": None}, [], ["'label_sets'"]),
+        ({}, ["-p", "my__plans"], ["'my__plans'", "'__'"]),
+        ({}, ["-p", "../plans"], ["'../plans'"]),
+        ({}, ["-f", "3"], ["fold 3", "all"]),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(
@@ -254,7 +254,7 @@ def test_mistakes_are_one_line(
     capsys: pytest.CaptureFixture,
     changes: dict[str, Any],
     options: list[str],
-    message: str,
+    facts: list[str],
 ) -> None:
     changes = {
         "label_sets": {
@@ -268,7 +268,7 @@ def test_mistakes_are_one_line(
     before = set((prepared.preprocessed).rglob("*"))
     assert extend(prepared, model, monkeypatch, "-p", "wrong", *options) == 1
     error = capsys.readouterr().err
-    assert message in error
+    assert [fact for fact in facts if fact not in error] == []
     assert error.count("\n") == 1
     assert set((prepared.preprocessed).rglob("*")) == before
 

@@ -12,6 +12,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.training.checks import stopping_at_contract
 from nnunet_labelset.training.short import setting
+from tests.helpers.errors import refusal
 
 COPY = {"labels": {"background": 0, "liver": 1}}
 BLOCK = {"label_sets": {}}
@@ -41,7 +42,7 @@ def test_a_copy_is_not_enough_when_label_maps_changed(
     (tmp_path / "nnUNet_raw" / "Dataset001_A" / folder).mkdir(parents=True)
     write_json(tmp_path / "nnUNet_raw" / "Dataset001_A" / "dataset.json", raw)
     with (
-        pytest.raises(SystemExit, match=f"has the block: {advice}"),
+        refusal(SystemExit, "no block", tmp_path, advice),
         stopping_at_contract("Dataset001_A", COPY),
     ):
         raise LabelSetError("no block")
@@ -50,10 +51,7 @@ def test_a_copy_is_not_enough_when_label_maps_changed(
 @pytest.mark.parametrize("text", ["ten", "", "0", "-3", "1.5"])
 def test_a_length_that_is_no_number_is_one_line(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("nnunet_labelset_epochs", text)
-    with pytest.raises(
-        SystemExit,
-        match=f"nnunet_labelset_epochs to be a whole number of at least 1, but got '{text}'",
-    ):
+    with refusal(SystemExit, "nnunet_labelset_epochs", "at least 1", f"'{text}'"):
         setting("epochs", 10)
     monkeypatch.setenv("nnunet_labelset_seed", "0")
     assert setting("seed", 0) == 0

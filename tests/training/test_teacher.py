@@ -5,6 +5,7 @@ with `--c`.
 from __future__ import annotations
 
 import copy
+import re
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from nnunetv2.run.load_pretrained_weights import load_pretrained_weights
 
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.nnunet.extend import NEW_OUTPUTS, OUTPUTS
+from nnunet_labelset.nnunet.checkpoint_file import NEW_OUTPUTS, OUTPUTS
 from nnunet_labelset.training.teacher import of_old_model, resolved
 from tests.helpers import tiny
 from tests.helpers.tiny import make
@@ -157,7 +158,7 @@ def test_the_old_model_teaches_from_the_first_step(
         forgetful = make(in_process, TRAINERS["nnUNetTrainerLabelSet"], dataset, fold="all")
         forgetful.on_train_start()
         log = next(Path(forgetful.output_folder).glob("training_log*.txt")).read_text()
-        assert "WARNING: no training case annotates 'background', 'shell'" in log
+        assert re.search("WARNING: .*'background', 'shell'", log)
         trainer = make(in_process, TRAINERS[name], fold="all")
         trainer.initialize()
         load_pretrained_weights(trainer.network, str(start))  # as nnUNetv2_train

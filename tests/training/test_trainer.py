@@ -40,6 +40,7 @@ from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.discovery import known_trainers
 from nnunet_labelset.training.mixin import LabelSetMixin
 from tests.helpers import tiny
+from tests.helpers.errors import refusal
 from tests.helpers.tiny import dataset_json, make
 from tests.helpers.training import TRAINERS, all_full, batch
 
@@ -239,15 +240,15 @@ def test_fully_supervised_trains_on_complete_cases_only(
     training, validation = trainer.do_split()
     assert set(training) == {f"full_{i}" for i in range(4)}
     assert set(validation) == set(tiny.CASES)
-    assert "4 of 8 training cases are complete" in capsys.readouterr().out
+    assert "4 of 8" in capsys.readouterr().out
     dataset = dataset_json(in_process)
     dataset["label_sets"]["cases"] = dict.fromkeys(tiny.CASES, "no_core")
-    with pytest.raises(SystemExit, match="no fully annotated training case"):
+    with refusal(SystemExit, "fold 0", "nnUNetTrainerLabelSet", "nnunet_labelset splits"):
         make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset).do_split()
     del dataset["label_sets"]["cases"][
         "full_0"
     ]  # not listed is not the same as partially annotated
-    with pytest.raises(SystemExit, match="without a protocol: 'full_0'"):
+    with refusal(SystemExit, "'full_0'", "label_sets.cases"):
         make(
             in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset, fold="all"
         ).do_split()
@@ -287,32 +288,23 @@ def unlist(dataset: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "facts"),
     [
-        (
-            remove_block,
-            r"preprocessed/\w+/dataset.json: .*no 'label_sets' block.*/raw/.* has the block: cp /",
-        ),
-        (add_region, "'shell' is a region"),
-        (misspell, "unknown label 'cor'; did you mean 'core'"),
-        (undeclare, "does not declare 'ignore'"),
-        (
-            know_nothing,
-            "every training case may be background",
-        ),
-        (unlist, r"without a protocol: 'full_0'"),
-        (
-            forget_ignore,
-            r"has the value 4, but 'labels' in dataset.json declares 0\.\.3: declare it",
-        ),
+        (remove_block, [f"{tiny.NAME}/dataset.json: ", "'label_sets'", "cp /"]),
+        (add_region, ["'shell'", "region"]),
+        (misspell, ["'cor'", "'core'"]),
+        (undeclare, ["'ignore'"]),
+        (know_nothing, ["background", "nnunet_labelset coverage"]),
+        (unlist, ["'full_0'", "label_sets.cases"]),
+        (forget_ignore, ["value 4", "0..3", "'ignore'"]),
     ],
 )
 def test_mistakes_stop_at_once(
-    in_process: tiny.NNUNet, tmp_path: Path, spoil: Any, message: str
+    in_process: tiny.NNUNet, tmp_path: Path, spoil: Any, facts: list[str]
 ) -> None:
     dataset = dataset_json(in_process)
     spoil(dataset)
-    with pytest.raises(SystemExit, match=message):
+    with refusal(SystemExit, *facts):
         make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").initialize()
     if spoil not in (unlist, forget_ignore, know_nothing):
         assert not (tmp_path / "results").exists()
@@ -320,9 +312,7 @@ def test_mistakes_stop_at_once(
 
 @pytest.mark.parametrize("base", [nnUNetTrainer, nnUNetTrainerDA5, nnUNetTrainer_5epochs])
 def test_the_wrong_order_is_refused_when_the_class_is_made(base: type) -> None:
-    with pytest.raises(
-        LabelSetError, match=rf"{base.__name__} comes before LabelSetMixin .*: write class Wrong"
-    ):
+    with refusal(LabelSetError, "class Wrong", f"(LabelSetMixin, {base.__name__})"):
 
         class Wrong(base, LabelSetMixin):  # type: ignore[misc, valid-type]
             loss_class = LeafDiceLoss
@@ -330,9 +320,7 @@ def test_the_wrong_order_is_refused_when_the_class_is_made(base: type) -> None:
 
 def test_the_right_order_keeps_the_loss() -> None:
     ours = TRAINERS["nnUNetTrainerLeafDice"]
-    with pytest.raises(
-        LabelSetError, match=r"write class Wrong\(nnUNetTrainerLeafDice, nnUNetTrainerDA5\)"
-    ):
+    with refusal(LabelSetError, "class Wrong(nnUNetTrainerLeafDice, nnUNetTrainerDA5)"):
 
         class Wrong(nnUNetTrainerDA5, ours):  # type: ignore[misc, valid-type]
             pass
@@ -342,14 +330,14 @@ def test_a_trainer_without_loss(in_process: tiny.NNUNet) -> None:
     class Nothing(LabelSetMixin, nnUNetTrainer):
         pass
 
-    with pytest.raises(SystemExit, match="Nothing has no loss: give the class a loss_class"):
+    with refusal(SystemExit, "Nothing", "loss_class"):
         make(in_process, Nothing, fold="all").initialize()
 
 
 def test_batches_that_do_not_name_their_cases(in_process: tiny.NNUNet) -> None:
     """Such are the made-up batches of nnU-Net's benchmark without data loading."""
     trainer = make(in_process, TRAINERS["nnUNetTrainerLeafDice"], fold="all")
-    with pytest.raises(SystemExit, match="does not name its cases"):
+    with refusal(SystemExit, "batch", "cases"):
         trainer.train_step({"data": torch.zeros(1), "target": torch.zeros(1)})
 
 
@@ -379,7 +367,7 @@ def test_coverage_is_logged_and_a_leaf_that_nobody_annotates(
     make(in_process, TRAINERS["nnUNetTrainerLeafDice"], dataset, fold="all").on_train_start()
     printed = capsys.readouterr().out
     assert re.search("shell +8 of 8", printed)
-    assert "WARNING: no training case annotates 'core'" in printed
+    assert re.search("WARNING: .*'core'", printed)
 
 
 class OwnStep(nnUNetTrainer):
@@ -397,7 +385,7 @@ def test_a_train_step_behind_the_mixin_must_know_what_it_gets(in_process: tiny.N
     class Aware(Unaware):
         takes_set_indices = True
 
-    with pytest.raises(SystemExit, match=r"OwnStep.train_step .*takes_set_indices"):
+    with refusal(SystemExit, "OwnStep.train_step", "takes_set_indices"):
         make(in_process, Unaware)
     trainer = make(in_process, Aware)
     example = batch(0, ["part_0"], values=5)
@@ -419,7 +407,7 @@ def test_a_train_step_before_the_mixin_must_hand_the_batch_on(in_process: tiny.N
             batch = self.encode_batch(batch)
             return {"loss": self.loss(self.network(batch["data"]), batch["target"])}
 
-    with pytest.raises(SystemExit, match=r"Values.train_step .*encode_batch"):
+    with refusal(SystemExit, "Values.train_step", "encode_batch"):
         make(in_process, Values)
     trainer = make(in_process, Encoded)
     trainer.initialize()
@@ -436,5 +424,5 @@ def test_a_loss_that_is_replaced_is_named(
     trainer = make(in_process, Combined)
     trainer.initialize()
     assert isinstance(trainer.inner_loss, LeafDiceLoss)
-    warned = f"LeafDiceLoss replaces the loss of {base.__name__}" in capsys.readouterr().out
-    assert warned == (base is not nnUNetTrainer)
+    lines = [line for line in capsys.readouterr().out.splitlines() if "LeafDiceLoss" in line]
+    assert [base.__name__ in line for line in lines] == [True] * (base is not nnUNetTrainer)

@@ -1,0 +1,19 @@
+"""Errors are checked for the facts in them, so that sentences may improve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+@contextmanager
+def refusal(kind: type[BaseException], *facts: object) -> Iterator[None]:
+    """Expect an error that names these facts: a case, a file, an option, a value."""
+    assert facts, "name what the user must be told"
+    with pytest.raises(kind) as caught:
+        yield
+    message = str(caught.value)
+    missing = [str(fact) for fact in facts if str(fact) not in message]
+    assert not missing, f"not in '{message}'"
