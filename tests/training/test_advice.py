@@ -156,7 +156,8 @@ def test_no_advice_leads_from_an_extended_training_to_one_that_forgets() -> None
     adviser.recommend_extended(coverage, ["core"], has_teacher=True)
     adviser.warn_of_missing_labels(coverage)
     adviser.warn_of_mirroring((0, 1))
-    adviser.warn_of_dead_labels(tuple(block), [[0.0, 0.0, 0.0]] * 3, [0, 0, 5], num_epochs=9)
+    counts = np.array([[0, 0, 0], [0, 0, 0], [0, 0, 5]])  # tp, fp, fn
+    adviser.warn_of_dead_labels(tuple(block), [[0.0, 0.0, 0.0]] * 3, counts, num_epochs=9)
     named = {word.strip(",.():") for line in lines for word in line.split()}
     trainers = {word for word in named if word.startswith("nnUNetTrainerLabelSet")}
     assert trainers == {"nnUNetTrainerLabelSetTeacher", "nnUNetTrainerLabelSetTeacher_NoMirroring"}
