@@ -16,9 +16,8 @@ from nnunet_labelset.evaluation.comparison_tables import (
     markdown_tables,
     screen_tables,
 )
-from nnunet_labelset.evaluation.fresh import require_fresh
 from nnunet_labelset.evaluation.metric import SHOWN
-from nnunet_labelset.evaluation.read_results import load_results
+from nnunet_labelset.evaluation.read_results import load_results, require_fresh
 from nnunet_labelset.evaluation.score_files import comparison_csv
 from nnunet_labelset.io.files import write_json, write_text
 from nnunet_labelset.io.records import to_json

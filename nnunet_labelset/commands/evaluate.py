@@ -14,10 +14,9 @@ from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.contract.completed import refuse_completed
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.averages import evaluation
-from nnunet_labelset.evaluation.fresh import read_contract
 from nnunet_labelset.evaluation.instances import require_panoptica
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.pairs import Pairs, find_pairs, union_members
+from nnunet_labelset.evaluation.read_results import read_contract
 from nnunet_labelset.evaluation.results import Case, Evaluation, Settings
 from nnunet_labelset.evaluation.score_files import (
     SCORE_COLUMNS,
@@ -30,7 +29,13 @@ from nnunet_labelset.evaluation.score_files import (
     screen_notes,
     screen_table,
 )
-from nnunet_labelset.evaluation.score_folder import locked_output, score_folder
+from nnunet_labelset.evaluation.score_folder import (
+    Pairs,
+    find_pairs,
+    locked_output,
+    score_folder,
+    union_members,
+)
 from nnunet_labelset.evaluation.structures import (
     ScoringOptions,
     foreground,

@@ -11,8 +11,7 @@ from pathlib import Path
 from nnunet_labelset.commands.options import add_statistics, comparison_options
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.compare import comparison
-from nnunet_labelset.evaluation.fresh import stale_results
-from nnunet_labelset.evaluation.read_results import load_results
+from nnunet_labelset.evaluation.read_results import load_results, stale_results
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.logs import LOGS, Curves, read_curves

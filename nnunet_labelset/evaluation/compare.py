@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.evaluation.group_comparison import group_scores
-from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, SHOWN
-from nnunet_labelset.evaluation.notes import notes
-from nnunet_labelset.evaluation.paired import (
+from nnunet_labelset.evaluation.averages import (
     Cases,
     Column,
     case_column,
     label_column,
     label_rows_of,
+    mean_column,
+)
+from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, SHOWN, Metric
+from nnunet_labelset.evaluation.notes import notes
+from nnunet_labelset.evaluation.read_results import (
+    check_same_references,
+    check_same_settings,
+    common_cases,
+    same_labels,
 )
 from nnunet_labelset.evaluation.results import (
     VERSION,
@@ -24,6 +30,7 @@ from nnunet_labelset.evaluation.results import (
     Comparison,
     Detection,
     Evaluation,
+    GroupScore,
     Outcome,
     PairedTest,
     Rank,
@@ -53,9 +60,9 @@ def comparison(
         options = ComparisonOptions(options)
     metrics = _chosen_metrics(results, options.metrics)
     _check_margins(options.margins, metrics)
-    leaves = _check_same_leaves(results)
-    cases = _common_cases(results)
-    _check_same_references(results, cases)
+    leaves = same_labels(results)
+    cases = common_cases(results)
+    check_same_references(results, cases)
     first = next(iter(results.values()))
     unions = _all_unions(results)
     structures = (*leaves, *unions)
@@ -68,10 +75,9 @@ def comparison(
         tests += metric_tests
         for leaf, column in columns.items():
             cells += _cells(column, leaf, name, metric_tests, first.subjects)
-    ranks: list[Rank] = []
-    for name in metrics if len(results) > 2 else ():
-        ranks += _ranks(by_method, cases, leaves, name, first.subjects)
-    used = [by_case[case] for by_case in by_method.values() for case in cases]
+    used: list[Case] = []
+    for by_case in by_method.values():
+        used += map(by_case.__getitem__, cases)
     compared = Comparison(
         version=VERSION,
         methods=tuple(results),
@@ -92,8 +98,8 @@ def comparison(
         cells=tuple(cells),
         tests=tuple(tests),
         detection=tuple(_detection(by_method, cases, structures)),
-        ranks=tuple(ranks),
-        groups=group_scores(results, cases, metrics, options.baseline),
+        ranks=_all_ranks(by_method, cases, leaves, metrics, first.subjects),
+        groups=_group_scores(results, cases, metrics, options.baseline),
         notes=(),
     )
     return replace(compared, notes=tuple(notes(compared)))
@@ -151,7 +157,7 @@ def _columns(
 
 def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | None) -> list[str]:
     """Return the metrics that all evaluations have; how they were computed must be the same."""
-    _check_same_settings(results)
+    check_same_settings(results)
     common = set.intersection(*(set(result.settings.metrics) for result in results.values()))
     if wanted is None:
         return [name for name in SHOWN if name in common]
@@ -165,22 +171,6 @@ def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | N
                 f"'{name}' was not computed for all result sets: evaluate them again with it"
             )
     return list(dict.fromkeys(wanted))
-
-
-def _check_same_settings(results: Mapping[str, Evaluation]) -> None:
-    """What distances depend on must be the same; where nothing is measured, it may differ."""
-    settings = {method: result.settings for method, result in results.items()}
-    for option, field_name in (
-        ("cap", "cap"),
-        ("tolerance", "tolerance"),
-        ("tolerance", "tolerances"),
-    ):
-        given = {method: getattr(each, field_name) for method, each in settings.items()}
-        if len({repr(value) for value in given.values()}) > 1:
-            shown = ", ".join(f"{method}: {value}" for method, value in given.items())
-            raise LabelSetError(
-                f"evaluated with different --{option} ({shown}): their distances cannot be compared"
-            )
 
 
 def _tests(
@@ -301,6 +291,22 @@ def _detection(
             )
 
 
+def _all_ranks(
+    results: Cases,
+    cases: Sequence[str],
+    leaves: Sequence[str],
+    metrics: Sequence[str],
+    subjects: Mapping[str, str],
+) -> tuple[Rank, ...]:
+    """Return the ranks by every metric; two methods need none."""
+    if len(results) < 3:
+        return ()
+    ranks: list[Rank] = []
+    for metric in metrics:
+        ranks += _ranks(results, cases, leaves, metric, subjects)
+    return tuple(ranks)
+
+
 def _ranks(
     results: Cases,
     cases: Sequence[str],
@@ -321,63 +327,46 @@ def _ranks(
     ]
 
 
-def _check_same_leaves(results: Mapping[str, Evaluation]) -> tuple[str, ...]:
-    (first, expected), *others = ((method, result.leaves) for method, result in results.items())
-    for method, leaves in others:
-        if leaves != expected:
-            raise LabelSetError(
-                f"different labels: '{first}' has {some(expected, 20)}; "
-                f"'{method}' has {some(leaves, 20)}"
-            )
-    return expected
-
-
-def _common_cases(results: Mapping[str, Evaluation]) -> list[str]:
-    names = {method: set(result.by_case) for method, result in results.items()}
-    common = sorted(set.intersection(*names.values()))
-    if not common:
-        examples = "; ".join(
-            f"'{method}' has {some(sorted(cases), 2)}" for method, cases in names.items()
-        )
-        raise LabelSetError(f"the result sets have no case in common: {examples}")
-    if len(common) < 2:
-        raise LabelSetError(
-            f"the result sets have only the case '{common[0]}' in common: a comparison needs two "
-            "or more"
-        )
-    return common
-
-
-def _check_same_references(results: Mapping[str, Evaluation], cases: Sequence[str]) -> None:
-    """The same reference under the same contract, and the same patients."""
-    (first, expected), *others = results.items()
-    for method, result in others:
-        if any(result.subjects.get(case) != expected.subjects.get(case) for case in cases):
-            raise LabelSetError(
-                f"'{first}' and '{method}' were evaluated with different --subject: evaluate both "
-                "with the same table"
-            )
+def _group_scores(
+    results: Mapping[str, Evaluation], cases: Sequence[str], metrics: Sequence[str], baseline: str
+) -> tuple[GroupScore, ...]:
+    """Return one score per column, group, metric and method; a column needs two groups or more."""
+    first = next(iter(results.values()))
+    scores: list[GroupScore] = []
+    for column, entries in first.groups.items():
+        groups: dict[str, list[str]] = {}
         for case in cases:
-            differs = _reference_difference(expected.by_case[case], result.by_case[case])
-            if differs is not None:
-                raise LabelSetError(
-                    f"case '{case}'{differs}: '{first}' and '{method}' were scored against "
-                    "different references or protocols: evaluate both against the same folder"
-                )
+            groups.setdefault(entries.get(case, ""), []).append(case)
+        if len(groups) < 2:
+            continue
+        for group, members in sorted(groups.items()):
+            for name in metrics:
+                place = (column, group)
+                scores += _group_rows(results, place, members, METRICS[name], baseline)
+    return tuple(scores)
 
 
-def _reference_difference(one: Case, two: Case) -> str | None:
-    """Return what differs between two references, as the words after the name of the case."""
-    for leaf in {**one.leaves, **two.leaves}:
-        mine, other = one.leaves.get(leaf), two.leaves.get(leaf)
-        if mine is None or other is None:
-            return f", {leaf}"
-        if mine.n_ref != other.n_ref:
-            return f", {leaf}"
-        if len({mine.tolerance, other.tolerance} - {None}) > 1:
-            return f", {leaf} (tolerance {mine.tolerance:g} and {other.tolerance:g} mm)"
-        if mine.outcome.is_compared != other.outcome.is_compared:
-            return f", {leaf}"
-    digests = {one.reference_digest, two.reference_digest} - {""}
-    alike = one.known == two.known and one.meaning == two.meaning and len(digests) < 2
-    return None if alike else ""
+def _group_rows(
+    results: Mapping[str, Evaluation],
+    place: tuple[str, str],
+    cases: Sequence[str],
+    metric: Metric,
+    baseline: str,
+) -> Iterator[GroupScore]:
+    first = next(iter(results.values()))
+    by_method: Cases = {method: result.by_case for method, result in results.items()}
+    means = mean_column(by_method, cases, first.leaves, metric)
+    patients = means.subjects(first.subjects)
+    column, group = place
+    for method, values in means.values.items():
+        difference = None
+        if method != baseline:
+            difference = wilcoxon_test(means.values[baseline], values, patients)
+        yield GroupScore(
+            **vars(metric.describe(values, interval=True, subjects=patients)),
+            column=column,
+            group=group,
+            metric=metric.name,
+            method=method,
+            difference=difference,
+        )

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.notes import EFFECT_NOTE, INTERVALS, p_text
@@ -28,7 +29,9 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "]": "{]}",
     "*": "{*}",
 }
-PAGE = 120  # characters that stand side by side on a page, in the smallest print
+# Characters beside each other on a page of LaTeX's article, in print of 7 points or more.
+PAGE, LONG_PAGE = 98, 84  # shrunk, and in \scriptsize
+HEADING = 16  # characters of a line of a heading
 # what is wider than the page
 SHRINK = r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"
 INTERVAL_NOTE = (
@@ -129,8 +132,10 @@ class _Table:
         head, last = [""], ""
         for row in self.rows:
             last = row[0] or last
-            methods = last.replace(" vs. ", " vs.\n").split("\n")  # no name has a line break
-            head.append(markup.stack([*methods, *row[1 : self.names]]))
+            lines: list[str] = []
+            for name in last.replace(" vs. ", " vs.\n").split("\n"):  # no name has a line break
+                lines += wrap(name, HEADING, break_long_words=False, break_on_hyphens=False)
+            head.append(markup.stack([*lines, *row[1 : self.names]]))
         columns = list(zip(self.head, *self.rows, strict=True))
         return _Table(self.notes, head, columns[self.names :])
 
@@ -145,7 +150,7 @@ class _Table:
         start, notes = 1, self.notes
         while start < len(widths):
             stop = start + 1
-            while stop < len(widths) and widths[0] + sum(widths[start : stop + 1]) <= PAGE:
+            while stop < len(widths) and widths[0] + sum(widths[start : stop + 1]) <= LONG_PAGE:
                 stop += 1
             rows = [[row[0], *row[start:stop]] for row in self.rows]
             yield _Table(notes, [self.head[0], *self.head[start:stop]], rows)
@@ -365,7 +370,7 @@ def _short_table(table: _Table) -> str:
 
 def _long_table(table: _Table) -> str:
     head = [
-        r"{\tiny\setlength{\tabcolsep}{3pt}",
+        r"{\scriptsize\setlength{\tabcolsep}{3pt}",
         rf"\begin{{longtable}}{{l{'c' * (len(table.head) - 1)}}}",
     ]
     head += [

@@ -199,6 +199,12 @@ def _screen_row(
 
 
 def screen_notes(cases: Sequence[Case]) -> list[str]:
+    """Return what the mean is, and what distances depend on."""
+    mean = "mean: over the labels of a case, then over the cases; without unions and regions"
+    return [mean, *measurement_notes(cases)]
+
+
+def measurement_notes(cases: Sequence[Case]) -> list[str]:
     """Return the tolerance of NSD and the distance of missed labels, as they were used."""
     tolerances: set[float] = set()
     for case in cases:
@@ -206,7 +212,7 @@ def screen_notes(cases: Sequence[Case]) -> list[str]:
             score.tolerance for score in case.leaves.values() if score.tolerance is not None
         }
     worst = [case.worst_distance for case in cases if case.worst_distance is not None]
-    lines = ["mean: over the labels of a case, then over the cases; without unions and regions"]
+    lines = []
     if tolerances:
         lines.append(f"tolerance of NSD: {mm_range((min(tolerances), max(tolerances)))}")
     if worst:

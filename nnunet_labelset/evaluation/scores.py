@@ -17,9 +17,8 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts
 from nnunet_labelset.evaluation.instances import Instances, match_instances
 from nnunet_labelset.evaluation.metric import METRICS, VOLUMES, Kind, Measured, Metric
-from nnunet_labelset.evaluation.pairs import Pair
 from nnunet_labelset.evaluation.results import PRESENT, Case, Outcome, Score
-from nnunet_labelset.evaluation.structures import Structure
+from nnunet_labelset.evaluation.structures import Pair, Structure
 from nnunet_labelset.evaluation.surface import (
     DIGITS,
     Box,
@@ -150,7 +149,7 @@ class _Images:
         unknown = Mask(uncertain, self.reference) if occurs else None
         return _Masks(
             reference=Mask(inside, self.reference),
-            prediction=Mask(region, self.prediction, unknown),
+            prediction=Mask(region, self.prediction),
             unknown=unknown,
             crop=_around(boxes, self.reference.shape),
         )
@@ -158,7 +157,7 @@ class _Images:
 
 @dataclass(frozen=True)
 class _Masks:
-    """A structure in reference and prediction; voxels that count nowhere for it are in neither."""
+    """A structure in reference and prediction, and the voxels that count nowhere for it."""
 
     reference: Mask
     prediction: Mask
@@ -171,8 +170,10 @@ class _Masks:
         )
 
     def instances(self) -> Instances:
-        masks = (self.reference.cropped(self.crop), self.prediction.cropped(self.crop))
-        return match_instances(masks[0][:], masks[1][:])
+        prediction = self.prediction.cropped(self.crop)[:]
+        if self.unknown is not None:
+            prediction &= ~self.unknown.cropped(self.crop)[:]
+        return match_instances(self.reference.cropped(self.crop)[:], prediction)
 
     def reference_has_surface(self) -> bool:
         return len(reference_elements(self.reference, self.unknown, self.crop)[1]) > 0

@@ -1,4 +1,4 @@
-"""What is scored in a case: labels, regions and unions of labels."""
+"""What is scored in a case: labels, regions and unions of labels, and a case with its files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.contract.protocol import Protocol
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 
 
@@ -39,6 +40,23 @@ class ScoringOptions:
     tolerances: Mapping[str, float] = field(default_factory=dict)
     instances: Collection[str] = ()
     cap: float | None = None  # mm
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A reference and its prediction, what the values of the reference may be, and what to
+    score.
+    """
+
+    case: str
+    protocol_name: str
+    protocol: Protocol
+    reference_file: str
+    prediction_file: str
+    label_names: tuple[str, ...]
+    structures: tuple[Structure, ...]
+    surfaces: bool = True
+    cap: float | None = None  # mm: the largest distance; None is the diagonal of the image
 
 
 DEFAULT_OPTIONS = ScoringOptions()

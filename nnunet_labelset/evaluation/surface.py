@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
@@ -47,7 +47,6 @@ class Mask:
 
     table: np.ndarray
     values: np.ndarray
-    without: Mask | None = None
 
     @classmethod
     def of(cls, mask: np.ndarray | Mask) -> Mask:
@@ -62,12 +61,10 @@ class Mask:
         return self.values.ndim
 
     def __getitem__(self, rows: slice) -> np.ndarray:
-        inside = look_up(self.table, self.values[rows])
-        return inside if self.without is None else inside & ~self.without[rows]
+        return look_up(self.table, self.values[rows])
 
     def cropped(self, box: Box) -> Mask:
-        without = None if self.without is None else self.without.cropped(box)
-        return Mask(self.table, self.values[box], without)
+        return Mask(self.table, self.values[box])
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class SurfaceDistances:
     table: np.ndarray
     largest: float = math.inf
 
-    @property
+    @cached_property
     def areas(self) -> tuple[np.ndarray, np.ndarray]:
         return self.table[self.codes[0]], self.table[self.codes[1]]
 
@@ -119,7 +116,7 @@ def surface_distances(
 ) -> SurfaceDistances | None:
     """Return the distances between two bool masks `(z, y, x)`, `(y, x)` or `(x,)`.
 
-    `unknown` voxels are in neither mask. Both masks lie inside `crop`, with a margin of one voxel
+    `unknown` voxels belong to neither. Both masks lie inside `crop`, with a margin of one voxel
     where the image has one. In HD and ASSD no distance exceeds `largest`. Without a surface in the
     reference the result is None; without one in the prediction all distances are infinite.
     """
@@ -237,12 +234,12 @@ def _nearest(
     if not len(others):
         return distances
     distances[others[np.minimum(np.searchsorted(others, at), len(others) - 1)] == at] = 0
-    todo = np.flatnonzero(distances)
+    todo = np.flatnonzero(distances > min(spacing))  # no element is nearer than a voxel
     reach = (REACH + 1) * min(spacing)
     tree = None
     for start in range(0, len(todo), PIECE):
         piece = todo[start : start + PIECE]
-        near = _near(at[piece], others, shape, spacing)
+        near = _near(at[piece], others, shape, spacing, distances[piece])
         distances[piece] = np.minimum(distances[piece], near)
         piece = piece[np.isinf(near) & (distances[piece] > reach)]
         if not len(piece):
@@ -257,9 +254,15 @@ def _nearest(
 
 
 def _near(
-    at: np.ndarray, others: np.ndarray, shape: tuple[int, ...], spacing: tuple[float, ...]
+    at: np.ndarray,
+    others: np.ndarray,
+    shape: tuple[int, ...],
+    spacing: tuple[float, ...],
+    limit: np.ndarray,
 ) -> np.ndarray:
-    """Distances to those of `others` that are a few voxels away, infinite where there is none."""
+    """Distances to those of `others` that are a few voxels away, infinite where there is none, or
+    none that is nearer than `limit`.
+    """
     row = math.prod(shape[1:])
     first, last = (int(at[end]) // row for end in (0, -1))
     low, high = _between_rows(others, first - REACH, last + REACH + 1, shape)
@@ -270,7 +273,11 @@ def _near(
     strides = [math.prod(padded[axis + 1 :]) for axis in range(len(padded))]
     distances = np.full(len(at), np.inf)
     todo, place = np.arange(len(at)), _moved(at, shape, padded, first)
+    has_limit = bool(np.isfinite(limit).any())
     for distance, offsets in _shells(spacing):
+        if has_limit:
+            is_open = limit[todo] > distance
+            todo, place = todo[is_open], place[is_open]
         found = np.zeros(len(todo), bool)
         for offset in offsets @ strides:
             found |= there.take(place + offset)

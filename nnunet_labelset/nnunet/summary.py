@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.evaluation.pairs import find_pairs
 from nnunet_labelset.evaluation.results import Case, Outcome, Score
+from nnunet_labelset.evaluation.score_folder import find_pairs
 from nnunet_labelset.evaluation.scores import score_pair
 from nnunet_labelset.evaluation.structures import COUNTS_ONLY, foreground
 from nnunet_labelset.io.parallel import map_parallel

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.fresh import read_contract
+from nnunet_labelset.evaluation.read_results import read_contract
 from nnunet_labelset.evaluation.results import Evaluation
 from nnunet_labelset.io.text import some
 from nnunet_labelset.report.page import Section, page

@@ -26,6 +26,8 @@ from nnunet_labelset.report.svg import (
 WIDTH = 360
 FOREST_WIDTH = 460
 MOST_NAME = 170  # of a forest plot's width
+LETTER = 6.2  # the width of one, with some room
+NAME_LINE = 15  # the height of a line of names
 LONG = 20  # rows: more do not fit into a window
 
 
@@ -100,12 +102,13 @@ def forest_plot(
     """
     longest = max(len(name) for name, _ in rows)
     left = min(MOST_NAME, 16 + 5.9 * longest)
-    right, top, step = FOREST_WIDTH - 16, 52, 6
+    right, step = FOREST_WIDTH - 16, 6
+    names, top = _method_names(methods, 8, right, 30)
     height = max(14, step * len(methods) + 6)
     bottom = top + height * len(rows)
     x = Axis(low, high, left, right)
     parts = [*titled(title, unit, 8, right), *grid_across(x, top, bottom)]
-    parts += _method_names(methods, left, right)
+    parts += names
     if len(rows) > LONG:
         parts += [text(x(tick), top - 4, "tick", f"{tick:g}") for tick in x.ticks()]
     for row, (name, _) in enumerate(rows):
@@ -119,14 +122,21 @@ def forest_plot(
     return svg(FOREST_WIDTH, bottom + 18, words, parts)
 
 
-def _method_names(methods: Sequence[str], left: float, right: float) -> list[Markup]:
-    """Return the colours of the methods, side by side above a plot."""
+def _method_names(
+    methods: Sequence[str], left: float, right: float, y: float
+) -> tuple[list[Markup], float]:
+    """Return the colours and names of the methods from a height on, in as many lines as they need,
+    and the height where the plot begins.
+    """
     parts = []
-    room = (right - left) / len(methods)
+    x = left
     for number, method in enumerate(methods):
-        place = left + room * number
-        parts += [dot(place, 30, number), text(place + 8, 34, "tick-left", method, room - 12)]
-    return parts
+        width = min(8 + LETTER * len(method), right - left)
+        if x > left and x + width > right:
+            x, y = left, y + NAME_LINE
+        parts += [dot(x + 3, y, number), text(x + 11, y + 4, "tick-left", method, width - 8)]
+        x += width + 18
+    return parts, y + 22
 
 
 def _forest_marks(
@@ -229,7 +239,8 @@ def rank_plot(ranks: Sequence[tuple[str, float]]) -> Markup:
         (method, mean), y = ranks[index], names + 20 * row
         parts += [line(x(mean), top, x(mean), y, "zero"), dot(x(mean), top, index, 4)]
         # To the left, where the other lines are shorter.
-        name = method if len(method) <= 20 else f"{method[:19]}…"
+        most = int((x(mean) - 6) / LETTER) - len(": 1.00")
+        name = method if len(method) <= most else f"{method[: most - 1]}…"
         parts.append(text(x(mean) - 6, y + 4, "unit", f"{name}: {mean:.2f}"))
     words = ", ".join(f"{ranks[index][0]} {ranks[index][1]:.2f}" for index in order)
     return svg(WIDTH, names + 20.0 * len(order), f"Mean ranks, 1 is best: {words}", parts)

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.evaluation.averages import mean_column
 from nnunet_labelset.evaluation.metric import METRICS, SHOWN, Metric
-from nnunet_labelset.evaluation.paired import mean_column
 from nnunet_labelset.evaluation.results import Comparison, Evaluation, Score
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.nnunet.logs import Curves

@@ -200,8 +200,8 @@ def test_holms_family_is_what_the_table_marks():
     others = [test for test in of_labels if not test.baseline]
     assert [test.p_adjusted for test in others] == pytest.approx(holm([test.p for test in others]))
     text = " ".join(found.notes)
-    assert "over the tests against base (4 of Dice)" in text
-    assert "With at most 12 differing pairs, the smallest possible p-value is 0.000488." in text
+    assert "base (4 of Dice)" in text
+    assert re.search(r"\b12\b.*\b0\.000488\b", text)
     wrong = [
         made_evaluation(
             [
@@ -214,8 +214,8 @@ def test_holms_family_is_what_the_table_marks():
     text = " ".join(
         comparison({"a": wrong[0], "b": wrong[1]}, ComparisonOptions("a", correct=True)).notes
     )
-    assert "over the tests against a (1 of Known wrong)" in text
-    assert "With at most 19 differing pairs, the smallest possible p-value is 0.00000381." in text
+    assert "a (1 of Known wrong)" in text
+    assert re.search(r"\b19\b.*\b0\.00000381\b", text)
 
 
 def test_inventing_costs_as_much_as_missing():
@@ -322,6 +322,19 @@ HOSTILE = [
 ]
 
 
+def check_rows(latex: str, least: int = 1) -> list[str]:
+    """Return the kinds of the tables: all rows have as many cells as their table has columns."""
+    tables = re.findall(r"(?s)\\begin\{(longtable|tabular)\}\{([lc]+)\}(.*?)\\end\{\1\}", latex)
+    for _, columns, part in tables:
+        lines = part[part.index(r"\toprule") :].splitlines()
+        rows = [line for line in lines if line.endswith(r" \\")]
+        assert len(rows) > least
+        for row in rows:
+            assert len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1
+            assert not row.startswith(("[", "*"))
+    return [kind for kind, *_ in tables]
+
+
 @pytest.mark.parametrize("more", [0, 117])
 def test_latex_of_many_leaves_and_hostile_names(more):
     """Every special character is escaped, and all rows have as many cells as their table has
@@ -334,18 +347,9 @@ def test_latex_of_many_leaves_and_hostile_names(more):
     found = comparison({name: made_evaluation(cases) for name in HOSTILE}, HOSTILE[0])
     text = latex_tables(found)
     assert {char for char in text if not char.isascii()} == set("äß")
-    tables = re.findall(r"(?s)\\begin\{(longtable|tabular)\}\{([lc]+)\}(.*?)\\end\{\1\}", text)
-    kinds = [kind for kind, *_ in tables]
+    kinds = check_rows(text, len(HOSTILE))
     assert kinds == [*["longtable"] * (len(kinds) - 1), "tabular"] if more else ["tabular"] * 4
     assert len(kinds) >= 4
-    for _, columns, part in tables:
-        rows = [
-            line for line in part[part.index(r"\toprule") :].splitlines() if line.endswith(r" \\")
-        ]
-        assert len(rows) > len(HOSTILE)
-        for line in rows:
-            assert len(re.findall(r"(?<!\\)&", line)) == len(columns) - 1
-            assert not line.startswith(("[", "*"))
     plain = re.sub(r"\\\\|\\[&%$#_{}]|\$[^$]*\$|\\[a-z]+", "", text)
     assert not re.search(r"[%#_~^<>|]", plain.replace("% needs", "").replace("{>}{!}{%", ""))
     assert plain.count("{") == plain.count("}")
@@ -371,7 +375,7 @@ def test_latex_compiles_and_fits_the_page(tmp_path, methods, more):
 def test_other_scripts_are_told():
     cases = [made_case(f"{n}", {"肝": made_score({"dice": n / 9})}) for n in range(3)]
     text = latex_tables(comparison({name: made_evaluation(cases) for name in "ab"}, "a"))
-    assert "use XeLaTeX or LuaLaTeX" in text.splitlines()[1]
+    assert "XeLaTeX" in text.splitlines()[1]
     assert "XeLaTeX" not in latex_tables(
         comparison({name: evaluated([[0.1, 0.2]] * 2) for name in "ab"}, "a")
     )
@@ -388,7 +392,7 @@ def test_common_cases_and_missing_scores():
     assert [test.n_pairs for test in content.tests] == [3, 0, 3, 3]
     text = markdown_tables(content)
     assert "| n | Dice | 3 | 0 | 3 | 3 |" in text
-    assert "1 case(s) of one are not in all result sets" in text
+    assert re.search(r"\b1 .*\bone\b", text)
     assert "smallest possible p-value" not in text  # nothing differs: "below 2" would help nobody
 
 
@@ -404,9 +408,7 @@ def test_tables_escape_names():
     assert r"a\_1$|$x & Dice & 15.0 (7.1) & \textbf{35.0} (7.1) & 25.0 (7.1)" in latex
     assert r"50\% & Dice & \textbf{25.0} (7.1)" in latex
     assert "equal, n=2" in markdown
-    for row in (line for line in latex.splitlines() if line.endswith(r"\\")):
-        # detection has no metric, no mean and no known-wrong voxels
-        assert row.replace(r"\&", "").count("&") in (5, 2)
+    check_rows(latex)
 
 
 def test_files(tmp_path, capsys):
@@ -456,25 +458,23 @@ def test_bad_input(tmp_path, capsys):
     good = evaluated([[0.1, 0.2], [0.3, 0.4]], [[1, 2], [3, 4]])
     a = saved(tmp_path, "a", good)
     out = ("-o", tmp_path / "out")
-    assert "two or more result sets" in error_of(capsys, a, *out)
-    assert "two result sets are called 'a'" in error_of(capsys, a, a, *out)
-    assert "no metrics.json there" in error_of(capsys, a, tmp_path / "none", *out)
-    assert "no result set 'c'" in error_of(capsys, a, f"b={a}", "--baseline", "c", *out)
+    assert error_of(capsys, a, *out)
+    assert "'a'" in error_of(capsys, a, a, *out)
+    assert "metrics.json" in error_of(capsys, a, tmp_path / "none", *out)
+    assert "'c'" in error_of(capsys, a, f"b={a}", "--baseline", "c", *out)
     assert "--alpha" in error_of(capsys, a, f"b={a}", "--alpha", 2, *out)
     other = saved(
         tmp_path, "labels", evaluated([[0.1, 0.2], [0.3, 0.4]], leaves=["white_matter", "liver"])
     )
-    assert "different labels: 'a' has white_matter, corpus_callosum" in error_of(
-        capsys, a, other, *out
-    )
+    assert "'a' has white_matter, corpus_callosum" in error_of(capsys, a, other, *out)
     other = saved(tmp_path, "cases", evaluated([[0.1, 0.2], [0.3, 0.4]], first=7))
     assert "no case in common" in error_of(capsys, a, other, *out)
     other = saved(tmp_path, "single", evaluated([[0.1, 0.2], [0.3, 0.4]], first=1))
-    assert "only the case 'case_01' in common" in error_of(capsys, a, other, *out)
+    assert "'case_01'" in error_of(capsys, a, other, *out)
     other = saved(
         tmp_path, "capped", evaluated([[0.1, 0.2], [0.3, 0.4]], [[1, 2], [3, 4]], cap=57.6)
     )
-    assert "different --cap (a: None, capped: 57.6)" in error_of(capsys, a, other, *out)
+    assert "--cap (a: None, capped: 57.6)" in error_of(capsys, a, other, *out)
     changed = to_json(evaluated([[0.1, 0.2], [0.3, 0.4]]))
     changed["cases"][1]["leaves"]["white_matter"]["n_ref"] = 3
     other = saved(tmp_path, "reference", changed)

@@ -181,6 +181,16 @@ def test_regions_do_not_turn_the_ranking(tmp_path, capsys):
         assert f"'{same}'" in error
 
 
+def test_regions_of_one_name_and_other_labels_are_not_compared(tmp_path):
+    """The label that makes the difference is in no reference: all counts agree."""
+    study = Study(tmp_path, {"a": row(1, 1, 0, 0), "b": row(1, 0, 0, 0)})
+    for method, region in (("x", "white_matter+ventricles"), ("y", "white_matter+corpus_callosum")):
+        study.predict(method, {"a": row(1, 1, 2, 2), "b": row(1, 2, 2, 0)})
+        study.evaluate(method, "--regions", f"own={region}")
+    with pytest.raises(LabelSetError, match=r"'own'.*'y'"):
+        study.compare("x", "y")
+
+
 def test_found_needs_overlap(tmp_path):
     """One voxel far away has found nothing; its distances are what they are."""
     reference, prediction = np.zeros((3, 3, 30), int), np.zeros((3, 3, 30), int)

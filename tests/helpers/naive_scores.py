@@ -109,10 +109,16 @@ def _surface_metrics(certain, predicted, possible, sizes, spacing, tolerance, wo
     def apart(one, two):
         return math.hypot(*((a - b) * size for a, b, size in zip(one, two, spacing, strict=True)))
 
+    def same_slice(one, two):
+        return all(one[axis] == two[axis] for axis in range(len(sizes)) if axis not in axes)
+
     sides = []
     for here, there in ((first, second), (second, first)):
-        targets = [*there, *open_spots]
-        side = [(min(apart(spot, other) for other in targets), here[spot]) for spot in here]
+        side = []
+        for spot in here:
+            slice_mates = [other for other in open_spots if same_slice(spot, other)]
+            nearest = min(apart(spot, other) for other in (*there, *slice_mates))
+            side.append((nearest, here[spot]))
         sides.append(sorted(side))
     both = sides[0] + sides[1]
     area = sum(length for _, length in both)
@@ -120,7 +126,7 @@ def _surface_metrics(certain, predicted, possible, sizes, spacing, tolerance, wo
         "nsd": sum(length for d, length in both if d <= tolerance + 5e-5) / area,
         "hd95": min(worst, max(_percentile(side) for side in sides)),
         "hd100": min(worst, max(d for d, _ in both)),
-        "assd": min(worst, sum(d * length for d, length in both) / area),
+        "assd": sum(min(d, worst) * length for d, length in both) / area,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -15,9 +16,9 @@ from nnunet_labelset.report.colours import (
     label_colour,
     method_colour,
 )
-from nnunet_labelset.report.curves import line_plot
 from nnunet_labelset.report.page import asset
 from nnunet_labelset.report.plots import (
+    FOREST_WIDTH,
     PlotRow,
     VolumeAxes,
     bland_altman,
@@ -25,6 +26,7 @@ from nnunet_labelset.report.plots import (
     rank_plot,
     strip_plot,
 )
+from nnunet_labelset.report.sections.training import line_plot
 from nnunet_labelset.report.svg import ticks
 from tests.helpers.report import Page
 
@@ -163,3 +165,18 @@ def test_a_colour_has_one_meaning() -> None:
     assert not labels & methods
     assert ERROR_COLOUR not in labels | methods
     assert REFERENCE_COLOUR not in labels | methods
+
+
+@pytest.mark.parametrize("number", [1, 3, 7])
+def test_names_of_methods_are_whole_and_beside_each_other(number):
+    """Names were squeezed and cut ("fully superv...") although there was room."""
+    methods = [f"fully supervised {n}" for n in range(number)]
+    rows = [("liver", [(50.0, 40.0, 60.0)] * number)]
+    plot = forest_plot("Dice", methods, rows, 0, 100, "%")
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="tick-left"([^>]*)>([^<]*)<', plot)
+    assert [name for *_, name in found] == methods
+    assert not any(squeezed for _, _, squeezed, _ in found)
+    ends = [(float(y), float(x), float(x) + 5.9 * len(name)) for x, y, _, name in found]
+    assert max(right for *_, right in ends) <= FOREST_WIDTH
+    for (y, _, right), (next_y, left, _) in pairwise(ends):
+        assert next_y > y or left > right

@@ -16,6 +16,7 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.read_results import load_results
+from nnunet_labelset.evaluation.score_files import measurement_notes
 from nnunet_labelset.report.build import build_report
 from nnunet_labelset.report.page import asset
 from nnunet_labelset.report.report import Report
@@ -271,6 +272,18 @@ def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.M
     )
     wide, long = cells(columns, "Dice of a"), cells(rows, "Dice of a")
     assert wide == [list(column) for column in zip(*long, strict=True)]
+
+
+def test_what_distances_depend_on_is_told_of_a_single_result(study: Path) -> None:
+    """The tolerance of NSD and the distance of a missed label stood in comparisons only."""
+    assert main(["report", str(study / "first"), "-o", str(study / "one.html")]) == 0
+    evaluation = load_results([str(study / "first")])[0]["first"]
+    html = (study / "one.html").read_text()
+    assert 'id="comparison"' not in html
+    for note in measurement_notes(evaluation.cases):
+        assert note in html
+    assert re.search(r"NSD: [\d.]+ mm", html)
+    assert f"{evaluation.cases[0].worst_distance:.3g} mm" in html
 
 
 def test_one_result_of_one_case_is_enough(study: Path) -> None:

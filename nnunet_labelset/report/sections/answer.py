@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from nnunet_labelset.evaluation.averages import mean_column
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.notes import p_text
-from nnunet_labelset.evaluation.paired import mean_column
 from nnunet_labelset.evaluation.results import Comparison, PairedTest
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.io.text import spoken
@@ -17,6 +17,7 @@ from nnunet_labelset.report.report import Report
 TITLE = "Answer"
 DICE = METRICS["dice"]
 MEAN = "mean over the labels"
+ORDER = "In each row, the methods from top to bottom in the order of their names above."
 
 
 def body(report: Report) -> Markup:
@@ -84,7 +85,7 @@ def _forest(report: Report) -> Markup:
         return paragraph("Too few cases for intervals.", "note")
     low = 10 * (min(ends) // 10)
     plot = forest_plot(DICE.title, report.methods, rows, low, 100.0, DICE.unit)
-    return figure("Dice of all labels", scroll("Dice of all labels and methods", plot))
+    return figure("Dice of all labels", scroll("Dice of all labels and methods", plot), ORDER)
 
 
 def _interval(cell: Description) -> tuple[float, float, float] | None:

@@ -11,9 +11,11 @@ from markupsafe import Markup
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, Metric
 from nnunet_labelset.evaluation.notes import INTERVALS
 from nnunet_labelset.evaluation.results import Outcome
+from nnunet_labelset.evaluation.score_files import measurement_notes
 from nnunet_labelset.evaluation.statistics import Description
 from nnunet_labelset.report.page import (
     Cell,
+    bullets,
     figure,
     header,
     join,
@@ -47,9 +49,16 @@ def body(report: Report) -> Markup:
                 "missed and invented: in cases in which it is annotated.",
                 "note",
             ),
+            _measurement(report),
             _ranks(report, ranked),
         ]
     )
+
+
+def _measurement(report: Report) -> Markup:
+    """Return what distances depend on; the notes of a comparison have it as well."""
+    lines = measurement_notes([report.first.by_case[case] for case in report.cases])
+    return bullets(lines) if lines else Markup("")
 
 
 def _mean_rows(report: Report) -> Iterator[list[Cell]]:
