@@ -20,6 +20,7 @@ from nnunet_labelset.evaluation.score_files import measurement_notes
 from nnunet_labelset.report.build import build_report
 from nnunet_labelset.report.page import asset
 from nnunet_labelset.report.report import Report
+from nnunet_labelset.report.sections import strips
 from tests.helpers.evaluation import made_case, made_evaluation, made_score
 from tests.helpers.report import EVIL, Page, log, write_study
 
@@ -140,6 +141,26 @@ def test_comparison_has_the_numbers_and_the_notes_of_compare(made: tuple[Path, s
                 else metric.show(cell.mean)
             )
             assert f"{mean}{metric.show_sd(cell)}" in html
+
+
+def test_marks_are_of_the_cases_that_the_mean_counts(tmp_path: Path) -> None:
+    """A invents a lesion where B rightly predicts nothing: marks and median of B left that out."""
+    found, invented = (
+        made_score({"dice": 0.8}),
+        made_score({"dice": 0.0}, n_ref=0, outcome="invented"),
+    )
+    absent = made_score({}, n_ref=0, outcome="absent")
+    results = {}
+    for method, elsewhere in (("A", invented), ("B", absent)):
+        scores = [found, found, elsewhere, elsewhere, elsewhere]
+        cases = [made_case(f"{n}", {"lesion": score}) for n, score in enumerate(scores)]
+        results[method] = made_evaluation(cases)
+    compared = comparison(results, "A")
+    report = Report(results, {}, tmp_path, compared=compared)
+    html = strips.body(report)
+    assert re.findall(r">([AB]) \(n = (\d+)", html) == [("A", "5"), ("B", "5")]
+    assert re.findall(r"([AB]): median ([\d.]+)", html) == [("A", "0.0"), ("B", "100.0")]
+    assert compared.cell("B", "lesion", "dice").n == 5
 
 
 def test_unions_have_their_own_rows(made: tuple[Path, str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from nnunet_labelset.evaluation.averages import Column, label_column
 from nnunet_labelset.evaluation.metric import Metric
 from nnunet_labelset.evaluation.results import Outcome
 from nnunet_labelset.io.text import spoken
@@ -20,6 +21,10 @@ MARKS = (
     "to quartile, its line the median; below it the mean with its 95 % interval. Every label has "
     "its own axis. Point at a mark for its case, or reach a plot with Tab and its marks with the "
     "arrow keys."
+)
+ABSENT = (
+    " A method that rightly predicts nothing where another one invents the label stands at the "
+    "best value."
 )
 Rows = Mapping[str, Sequence[PlotRow]]  # of every label, by method
 
@@ -42,14 +47,17 @@ def body(report: Report) -> Markup:
         if metric is report.metrics[0]:
             parts.append(details(f"Every label: {len(rows)} plots", _strips(rows, metric)))
     means = "Means of all labels with their 95 % intervals; below, each label by itself. "
-    return paragraph(means + MARKS if many else MARKS) + join(parts)
+    words = (means if many else "") + MARKS + (ABSENT if report.compared else "")
+    return paragraph(words) + join(parts)
 
 
 def _rows(report: Report, metric: Metric) -> Rows:
     """Return the scores of every label that has any."""
     rows = {}
+    cases = {method: result.by_case for method, result in report.results.items()}
     for label in report.structures:
-        by_method = [_row(report, method, label, metric) for method in report.methods]
+        column = label_column(cases, report.cases, label, metric)
+        by_method = [_row(report, method, label, metric, column) for method in report.methods]
         if _scores(by_method):
             rows[label] = by_method
     return rows
@@ -89,12 +97,14 @@ def _scores(rows: Sequence[PlotRow]) -> list[float]:
     return scores
 
 
-def _row(report: Report, method: str, label: str, metric: Metric) -> PlotRow:
+def _row(report: Report, method: str, label: str, metric: Metric, column: Column) -> PlotRow:
+    """Return the values of the cases that count, the same as in the mean."""
+    counted = dict(zip(column.cases, column.values[method], strict=True))
     values = []
     crosses = []
     for case in report.cases:
         score = report.score(method, case, label)
-        values.append(None if score is None else metric.scaled(score.values[metric.name]))
+        values.append(metric.scaled(counted.get(case)))
         crosses.append(score is not None and score.outcome in (Outcome.MISSED, Outcome.INVENTED))
     return PlotRow(method, values, crosses, _mean(report, method, label, metric))
 
