@@ -20,6 +20,7 @@ from nnunet_labelset.dataset_conversion.meaning import (
     UNLABELLED,
     Interpretation,
     Mask,
+    SourceProtocol,
     interpret,
 )
 from nnunet_labelset.dataset_conversion.notes import Note
@@ -146,22 +147,34 @@ class _Conversion(CaseReader):
         known = {UNLABELLED, *self.job.protocol.values}
         undeclared = {value: count for value, count in counts.items() if value not in known}
         if undeclared:
-            problems.append(f"{path}: undeclared values {counted(undeclared)}")
+            hint = "" if self.job.protocol.is_final else self.value_hint(next(iter(undeclared)))
+            problems.append(f"{path}: undeclared values {counted(undeclared)}{hint}")
         for value, leaves in meaning.contradicted.items():
             if value in counts:
                 names = some(self.job.leaves[leaf] for leaf in sorted(leaves))
                 problems.append(
                     f"{path}: {names} is declared unannotated but has {counts[value]} voxels"
                 )
-        if meaning.denied:
-            names = some((self.job.leaves[leaf] for leaf in sorted(meaning.denied)), 10)
-            problems.append(
-                f"source '{self.job.source}': 0 = \"background\" says that unlabelled voxels are "
-                f"certainly background, but {names} was not drawn: remove that line from "
-                f"[sources.{self.job.source}.labels]"
-            )
+        background = _background_value(counts, self.job.protocol)
+        if background is not None and meaning.not_drawn:
+            problems.append(self.denial(background, meaning.not_drawn))
         if meaning.needs_mask and self.job.mask is None:
             problems.append(f"{path}: no mask file, but unannotated labels need one")
+
+    def value_hint(self, value: int) -> str:
+        """Return where an undeclared value is declared."""
+        return f": say in [sources.{self.job.source}.labels] what they are: {value} = ..."
+
+    def denial(self, background: int, not_drawn: LabelSet) -> str:
+        """Return why unlabelled voxels, which have this value, are not certainly background."""
+        names = [self.job.leaves[leaf] for leaf in sorted(not_drawn)]
+        possible = ", ".join(f'"{name}"' for name in (self.job.leaves[0], *names))
+        fix = "remove that line from" if background == UNLABELLED else f"write [{possible}] in"
+        return (
+            f"source '{self.job.source}': {background} = \"background\" says that unlabelled "
+            f"voxels are certainly background, but {some(names, 10)} was not drawn: {fix} "
+            f"[sources.{self.job.source}.labels]"
+        )
 
     def check_mask(
         self, labels: np.ndarray, mask: np.ndarray, meaning: Interpretation, path: Path
@@ -254,3 +267,16 @@ def dilate(inside: np.ndarray, distance: float, spacing: tuple[float, ...]) -> n
         away = scipy.ndimage.distance_transform_edt(~inside[tuple(box)], sampling=spacing)
         result[tuple(box)] = away <= distance + 1e-5
     return result
+
+
+def _background_value(counts: Mapping[int, int], protocol: SourceProtocol) -> int | None:
+    """Return the value of unlabelled voxels if the source says that it is background only.
+
+    That is 0, or the most frequent value of a file without 0, such as 100 where somebody added 100
+    to all values.
+    """
+    values = protocol.values
+    value = UNLABELLED
+    if UNLABELLED not in counts and UNLABELLED not in values:
+        value = max(counts, key=lambda value: counts[value], default=UNLABELLED)
+    return value if values.get(value) == BACKGROUND else None

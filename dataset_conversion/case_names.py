@@ -34,6 +34,10 @@ class Renamed(NamedTuple):
     new: str
 
 
+class UnsafeNameError(LabelSetError):
+    """A name that cannot be that of a file; told once for all cases of a source."""
+
+
 class CaseNames:
     """The names of a data set. With `safe`, names that cannot be file names are changed."""
 
@@ -54,7 +58,7 @@ class CaseNames:
         try:
             check_name(name, f"{where}: case")
         except LabelSetError as error:
-            raise LabelSetError(f"{error}: {RENAME}, or use --safe-names") from None
+            raise UnsafeNameError(f"{error}: {RENAME}, or use --safe-names") from None
         if name.lower() in self._places:
             raise LabelSetError(
                 f"{where}: case '{name}' is also in {self._places[name.lower()]}: {way_out}, "

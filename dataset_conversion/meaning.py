@@ -92,7 +92,7 @@ class Interpretation:
     is_complete: bool = False
     needs_mask: bool = False
     background_added: bool = False
-    denied: LabelSet = frozenset()  # not drawn, but the source says that 0 is nothing else
+    not_drawn: LabelSet = frozenset()  # labels that unlabelled voxels may be
 
     def label_set(self, value: int) -> LabelSet:
         """Return what a voxel with this value of the source may be."""
@@ -143,14 +143,13 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
         values[number] = _union(values[value] for value in said if value in values)
     stored = _stored(protocol, present, values, outside, known)
     one_hidden = len(known.hidden - BACKGROUND) == 1
-    says_background = protocol.values.get(UNLABELLED) == BACKGROUND
     return replace(
         stored,
         contradicted=contradicted,
         is_complete=known.mask_is_complete and by_file,
         needs_mask=by_file and not known.nothing_hidden,
         background_added=by_file and not known.mask_is_complete and one_hidden,
-        denied=_not_drawn(protocol, not_annotated) if says_background else frozenset(),
+        not_drawn=_not_drawn(protocol, not_annotated),
     )
 
 

@@ -18,6 +18,7 @@ from nnunet_labelset.contract.completed import COMPLETED
 from nnunet_labelset.dataset_conversion.case_names import CaseNames
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
+from nnunet_labelset.dataset_conversion.merge_channels import channel_order
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.datasets.normalisation import may_use_mask
 from nnunet_labelset.errors import LabelSetError
@@ -296,6 +297,12 @@ def _job(
         raise LabelSetError(
             f"case '{case.name}' has {len(case.images)} images, expected {len(options.channels)}"
         )
+    order = channel_order(dataset.channels, options.channels)
+    if in_one_file and order != sorted(order):
+        raise LabelSetError(
+            f"case '{case.name}': the colours of a picture cannot be put into another order: "
+            f"{', '.join(dataset.channels)} and {', '.join(options.channels)}"
+        )
     source = dataset.name
     protocol = SourceProtocol(options.labels.num_leaves, {}, frozenset())  # of no label map
     if case.label is not None:
@@ -307,7 +314,7 @@ def _job(
         case=name,
         source=source,
         part=case.part,
-        images=case.images,
+        images=case.images if in_one_file else tuple(case.images[number] for number in order),
         labels=() if case.label is None else (case.label,),
         mask=case.mask if case.label is not None else None,
         protocol=protocol,

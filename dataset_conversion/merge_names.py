@@ -11,6 +11,11 @@ from itertools import chain, combinations
 
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.dataset_conversion.merge import InputDataset, ways_to_write
+from nnunet_labelset.dataset_conversion.merge_channels import (
+    channel_order,
+    plain_channels,
+    same_channels,
+)
 from nnunet_labelset.dataset_conversion.sources.manifest import check_label
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.text import some
@@ -120,9 +125,18 @@ def _two_meanings(
     )
 
 
-def remarks(datasets: Sequence[InputDataset], leaves: Sequence[str], linked: bool) -> list[str]:
+def remarks(
+    datasets: Sequence[InputDataset], labels: Contract, channels: Sequence[str], linked: bool
+) -> list[str]:
     """What was done by names alone, and is for the user to confirm."""
+    leaves = labels.leaf_names
     lines = [*_united_names(datasets, leaves), *_similar_names(datasets, leaves)]
+    for dataset in datasets:
+        if channel_order(dataset.channels, channels) != list(range(len(channels))):
+            lines.append(
+                f"channels put in order by name: {dataset.folder.name} had "
+                f"{', '.join(dataset.channels)}, the new data set has {', '.join(channels)}"
+            )
     if linked:
         lines.append("images are links into the data sets that were merged: --copy copies them")
     return lines
@@ -194,18 +208,25 @@ def _nearly_equal(a: str, b: str) -> bool:
 def common_channels(
     datasets: Sequence[InputDataset], chosen: Sequence[str] | None
 ) -> tuple[str, ...]:
-    found = {dataset.channels: dataset for dataset in datasets}
-    # 'CT' and 'ct' are one name
-    names = {tuple(channel.casefold() for channel in channels) for channels in found}
-    if len({len(channels) for channels in found}) > 1 or (chosen is None and len(names) > 1):
-        listed = "; ".join(
-            f"{dataset.folder.name}: {', '.join(channels)}" for channels, dataset in found.items()
-        )
+    """Return the channels of the merged data set; `channel_order` says how the others get there."""
+    numbers = {len(dataset.channels) for dataset in datasets}
+    channels = tuple(chosen or datasets[0].channels)
+    others = [dataset for dataset in datasets if not same_channels(dataset.channels, channels)]
+    if len(numbers) > 1 or (chosen is None and others):
+        listed = "; ".join(f"{each.folder.name}: {', '.join(each.channels)}" for each in datasets)
         raise LabelSetError(
-            f"the data sets have different channels ({listed}): if they mean the same, use "
-            "--channels"
+            f"the data sets have different channels ({listed}): if they mean the same, in this "
+            "order, use --channels"
         )
-    channels = datasets[0].channels
-    if chosen is not None and len(chosen) != len(channels):
-        raise LabelSetError(f"--channels: expected {len(channels)} names, but got {len(chosen)}")
-    return tuple(chosen or channels)
+    if len(channels) not in numbers:
+        raise LabelSetError(f"--channels: expected {max(numbers)} names, but got {len(channels)}")
+    for dataset in others:
+        new_names = plain_channels(channels)
+        for name, new_name in zip(plain_channels(dataset.channels), new_names, strict=True):
+            if name != new_name and name in new_names:
+                raise LabelSetError(
+                    f"--channels {' '.join(channels)}: {dataset.folder.name} has "
+                    f"{', '.join(dataset.channels)}, where '{name}' comes at another place: rename "
+                    f"the channels in its dataset.json"
+                )
+    return channels

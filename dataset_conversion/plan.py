@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnunet_labelset.contract import Contract, LabelSet
-from nnunet_labelset.dataset_conversion.case_names import CaseNames, Renamed
+from nnunet_labelset.dataset_conversion.case_names import (
+    RENAME,
+    CaseNames,
+    Renamed,
+    UnsafeNameError,
+)
 from nnunet_labelset.dataset_conversion.job import CaseJob, common_ending
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
@@ -146,6 +151,7 @@ def _plan_source(
 ) -> None:
     prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
     undeclared = []
+    unsafe = []
     not_drawn: dict[str, Sequence[str]] = {}
     for case in _source_cases(source, options):
         full_name = prefix + case.name
@@ -153,6 +159,9 @@ def _plan_source(
         chosen_name = (case.row.name if case.row else "") or full_name
         try:
             name = names.add(chosen_name, case.where, "give one source a prefix (--prefix)")
+        except UnsafeNameError:
+            unsafe.append(chosen_name)
+            continue
         except LabelSetError as error:
             # Not under its name: another case may have it, and is sound.
             result.problems.append((f"{source.name}/{chosen_name}", str(error)))
@@ -160,6 +169,9 @@ def _plan_source(
         if _is_undeclared(case, options) and name not in present:
             undeclared.append(name)
         not_drawn |= _plan_case(name, case, result, options)
+    if unsafe:
+        text = _unsafe_text(source, unsafe)
+        result.problems += [(f"{source.name}/{name}", text) for name in unsafe]
     if undeclared:
         text = _undeclared_text(source, undeclared, options.manifest.leaves)
         result.problems += [(name, text) for name in undeclared]
@@ -195,6 +207,14 @@ def _is_undeclared(case: SourceCase, options: Options) -> bool:
     if not case.source.varies or case.source.per_structure:
         return False
     return not case.is_declared and not options.infer_annotated
+
+
+def _unsafe_text(source: Source, cases: Sequence[str]) -> str:
+    names = some((f"'{case}'" for case in cases), 3)
+    return (
+        f"{source.name} ({source.folder or source.cases}): case {names}: expected letters, digits, "
+        f"'_', '-', '+' and '.', starting with a letter or digit: {RENAME}, or use --safe-names"
+    )
 
 
 def _undeclared_text(source: Source, cases: Sequence[str], leaves: Sequence[str]) -> str:

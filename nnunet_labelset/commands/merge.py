@@ -49,7 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--channels",
         nargs="+",
         metavar="NAME",
-        help="names of the channels, if the data sets name them differently",
+        help="names of the channels, in the order of the files, if the data sets name them "
+        "differently; channels with the same names are put in order by name",
     )
     parser.add_argument(
         "--prefix", action="store_true", help="put the name of the data set before every case name"
@@ -74,5 +75,5 @@ def run(args: argparse.Namespace) -> None:
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     plan = merge_jobs(datasets, options)
     written = write_dataset(Target(folder, args.overwrite), plan, args.np, args.skip_bad_cases)
-    notes = remarks(datasets, labels.leaf_names, linked=not args.copy)
+    notes = remarks(datasets, labels, options.channels, linked=not args.copy)
     print(closing_words(written, folder, notes))

@@ -100,7 +100,7 @@ def _value_problems(values: Mapping[str, Any], where: str) -> Iterator[str]:
     if numbers != list(range(len(numbers))):
         yield (
             f"Expected the values of {where} to be 0, 1, 2, ... without gaps, but got "
-            f"{_short(numbers)}"
+            f"{_short(numbers)}: nnU-Net needs it; 'nnunet_labelset convert' renumbers label maps"
         )
     if IGNORE in values and by_value[-1] != IGNORE:
         yield f"Expected '{IGNORE}' to have the highest value, but '{by_value[-1]}' has"

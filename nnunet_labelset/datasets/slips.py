@@ -4,6 +4,7 @@ error.
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from nnunet_labelset.io.text import some
 Case = TypeVar("Case")
 FEW = 3  # cases that annotate a label
 MANY = 10  # cases of a data set in which that is suspicious
+MOST = 0.5  # of an image, and no label fills so much in the other cases
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,13 @@ class Evidence:
             present = (sets[value] for value in self.values[case] if 0 <= value < len(sets))
             shown[case] = frozenset().union(*(leaves for leaves in present if len(leaves) == 1))
         return shown
+
+    def share(self, case: str, leaf: int) -> float:
+        """Return the share of voxels of a case that certainly are this label."""
+        sets = self.contract.protocol(case).sets
+        values = self.values[case]
+        certain = (values.get(value, 0) for value, labels in enumerate(sets) if labels == {leaf})
+        return sum(certain) / max(1, sum(values.values()))
 
     def shown_in(self, cases: Iterable[str]) -> LabelSet:
         """The labels that some voxel of some of these cases certainly is."""
@@ -185,6 +194,19 @@ def _merged_without_voxels(evidence: Evidence) -> Iterator[str]:
                 )
 
 
+def _inverted(evidence: Evidence) -> Iterator[str]:
+    """Labels that fill most of one image and little of the others: masks with inverted values."""
+    for leaf, name in evidence.labels.items():
+        shares = {case: evidence.share(case, leaf) for case in evidence.annotating[leaf]}
+        usual = statistics.median(shares.values()) if len(shares) > 2 else 1.0
+        for case, share in shares.items():
+            if share > MOST and usual < MOST / 2:
+                yield (
+                    f"'{name}' fills {share:.0%} of the image of case {case}, and {usual:.1%} of "
+                    f"the usual one: is its mask inverted?"
+                )
+
+
 CHECKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     _similar_names,
     _never_annotated,
@@ -194,4 +216,5 @@ VOXEL_CHECKS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     _without_voxels,
     _group_without_voxels,
     _merged_without_voxels,
+    _inverted,
 )

@@ -77,7 +77,11 @@ def _check_length(cells: list[str], columns: list[str], where: str, delimiter: s
     too_many = delimiter != "\t" and len(_without_empty_end(cells)) > len(columns)
     if not too_many and len(cells) >= len(columns):
         return
-    hint = "put texts that hold the separator in quotes" if too_many else "add the missing ones"
+    hint = "add the missing ones"
+    if too_many:
+        hint = (
+            "put texts that hold the separator in quotes, and delete lines above the column names"
+        )
     raise LabelSetError(
         f"{where}: expected {len(columns)} cells, one for every column, but got {len(cells)}: "
         f"{hint}"

@@ -284,6 +284,25 @@ def test_overwriting_withdraws_what_nnunet_has_preprocessed(raw, monkeypatch):
     assert read_json(copy) == content
 
 
+@pytest.mark.parametrize("arguments", [(), ("--channels", "T1", "T2")])
+def test_channels_in_another_order_are_put_in_order_by_name(raw, capsys, arguments):
+    for number, names in ((60, ("T1", "T2")), (61, ("t2", "t1"))):
+        folder = f"Dataset0{number}_N{number}"
+        channels = {str(place): name for place, name in enumerate(names)}
+        labels = {BACKGROUND: 0, "liver": 1}
+        write_nnunet(raw, folder, labels, {f"c{number}": slabs(1)}, channel_names=channels)
+        for place, name in enumerate(names):
+            image = np.full(SHAPE, 1.0 if name.lower() == "t1" else 2.0, np.float32)
+            write_volume(raw / folder / "imagesTr" / f"c{number}_{place:04d}.nii.gz", image)
+    assert merge("60", "61", *arguments) == 0
+    assert "Dataset061_N61" in capsys.readouterr().out
+    for case in ("c60", "c61"):
+        for place, expected in enumerate((1.0, 2.0)):
+            image = read_array(raw / "Dataset050_All" / "imagesTr" / f"{case}_{place:04d}.nii.gz")
+            assert (image == expected).all()
+    assert merge("60", "61", "--overwrite", "--channels", "T1", "FLAIR") == 1  # t1 is elsewhere
+
+
 def test_channels_that_differ_by_capitals_are_the_same(raw, capsys):
     labels = {BACKGROUND: 0, "Leber": 1}
     channels = {"0": "ct"}

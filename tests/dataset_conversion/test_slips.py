@@ -51,6 +51,34 @@ def write_manifest(folder: Path, **labels: str) -> None:
     (folder / "m.toml").write_text(text)
 
 
+def test_an_inverted_mask_is_told(tmp_path, capsys):
+    write_cases(tmp_path / "a", "a1", "a2", "a3", "a4")
+    liver = slabs(1) * 0
+    liver[:2] = 1
+    for case in ("a1", "a2", "a3"):
+        write_volume(tmp_path / "a" / case / "label.nii.gz", liver)
+    write_volume(tmp_path / "a" / "a4" / "label.nii.gz", 1 - liver)
+    write_manifest(tmp_path, a='1 = "liver"\n2 = "spleen"')
+    assert convert_mine(tmp_path) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "fills" in line]
+    assert "a4" in line
+
+
+def test_an_offset_does_not_hide_what_was_not_drawn(tmp_path, capsys):
+    """100 was added to all values: 100 is unlabelled, not certainly background."""
+    write_cases(tmp_path / "a", "a1")
+    write_volume(tmp_path / "a" / "a1" / "label.nii.gz", slabs(0, 0, 1) + 100)
+    write_manifest(tmp_path, a='100 = "background"\n101 = "liver"', b='1 = "spleen"')
+    write_cases(tmp_path / "b", "b1")
+    assert convert_mine(tmp_path) == 1
+    assert '["background", "spleen"]' in capsys.readouterr().err
+    right = '100 = ["background", "spleen"]\n101 = "liver"'
+    write_manifest(tmp_path, a=right, b='1 = "spleen"')
+    assert convert_mine(tmp_path) == 0
+    contract = contract_of(tmp_path / "raw" / DATASET)
+    assert contract.annotated("a1") == {"liver"}
+
+
 def test_zero_as_background_does_not_hide_what_was_not_drawn(tmp_path, capsys):
     write_cases(tmp_path / "a", "a1", "a2")
     write_cases(tmp_path / "b", "b1")
