@@ -42,26 +42,26 @@ DECLARING: dict[Kind, tuple[int | str, str | None, str]] = {
     Kind.MISSING: (
         "+",
         "LABEL",
-        "labels that were not drawn in the cases of the --in that follows; all others were drawn",
+        "labels that were not drawn in the cases of the next --in; all others were drawn",
     ),
     Kind.MERGED: (
         "+",
         "LABEL",
-        "labels (or a region) that were drawn as one in the cases of the --in that follows: a "
-        "voxel with the value of one of them may be any of them",
+        "labels (or a region) that were drawn as one in the cases of the next --in: a voxel "
+        "with any of their values may be any of them",
     ),
     Kind.SCRIBBLES: (
         0,
         None,
-        "only strokes or parts were drawn in the cases of the --in that follows: an unlabelled "
-        "voxel may be anything",
+        "only strokes or parts were drawn in the cases of the next --in: an unlabelled voxel "
+        "may be anything",
     ),
     Kind.SLICES: (
         1,
         "FIRST-LAST",
-        "only these slices (along the last axis of the file, counted from 0) were drawn in the "
-        "cases of the --in that follows: unlabelled voxels elsewhere become 'ignore'. Writes new "
-        "label maps and keeps the old ones",
+        "only these slices (last axis of the file, counted from 0) were drawn in the cases of"
+        " the next --in: unlabelled voxels in other slices become 'ignore'. Writes new label "
+        "maps and keeps the old ones",
     ),
 }
 
@@ -91,8 +91,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--annotated",
         metavar="FILE",
         help="table of all training cases: columns case,annotated (such as 'liver;spleen', or "
-        "'all'), or case and one column for every label with yes or no; comma, semicolon or tab. A "
-        "column 'wrong' lists labels that were drawn, but are not to be trusted",
+        "'all'), or case and one yes/no column per label; comma, semicolon or tab. A column "
+        "'wrong' lists labels that were drawn but cannot be trusted",
     )
     for kind, (number, metavar, text) in DECLARING.items():
         parser.add_argument(
@@ -105,10 +105,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="cases",
         metavar="CASE",
-        help="case names or glob patterns, e.g. 'site2_*'; patterns match training cases",
+        help="case names or glob patterns, e.g. 'site2_*'; patterns match training cases only, "
+        "unless --test is given",
     )
     _add_switches(parser)
-    values = "for data sets with regions: the names of the values 1, 2, ..."
+    values = "for data sets with regions: names of the values 1, 2, ..."
     add_names(parser, "--value-names", "NAME", values)
     # the name of --value-names in version 0.2
     parser.add_argument("--leaves", nargs="+", dest="value_names", help=argparse.SUPPRESS)
@@ -118,13 +119,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _add_switches(parser: argparse.ArgumentParser) -> None:
     switches = {
-        "--test": "let patterns of --in match test cases, too",
-        "--fully-annotated": "every label was drawn in every case (with --add: in every new case); "
-        "an ignore label keeps nnU-Net's meaning",
-        "--add": "declare more: change only the cases that are named, and keep their gaps",
-        "--replace": "allow declared cases to lose their declaration",
-        "--suggest": "write a table for --annotated, for you to correct",
-        "--page": "with --suggest: write a page with pictures, on which the table is corrected",
+        "--test": "patterns of --in also match test cases",
+        "--fully-annotated": "every label was drawn in every case (with --add: in every undeclared "
+        "case); an ignore label keeps nnU-Net's meaning",
+        "--add": "add to earlier declarations: change only the named cases, and keep their gaps",
+        "--replace": "allow cases to lose an earlier declaration",
+        "--suggest": "write a draft of the table for --annotated, for you to correct",
+        "--page": "with --suggest: write an HTML page with pictures on which you correct the table",
         "--undo": "undo the last call: restore dataset.json and the label maps",
     }
     for option, text in switches.items():
@@ -133,28 +134,30 @@ def _add_switches(parser: argparse.ArgumentParser) -> None:
 
 def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", metavar="FILE", help="table of --suggest (default: DatasetXXX_Name_annotated.csv)"
+        "-o",
+        metavar="FILE",
+        help="where --suggest writes the table (default: DatasetXXX_Name_annotated.csv)",
     )
     parser.add_argument(
         "--separator",
         default=",",
         metavar="CHARACTER",
-        help="separator of the table of --suggest: , or ;",
+        help="separator of that table: , or ;",
     )
     parser.add_argument(
         "--mask",
         type=Path,
         metavar="FOLDER",
-        help="masks (of the brain, of the body) named as the label maps: outside of its mask, a "
-        "case is background; inside, what is unlabelled is one of the missing labels. Writes new "
+        help="folder of brain or body masks, named like the label maps: outside the mask is "
+        "background; an unlabelled voxel inside is one of the missing labels. Writes new "
         "label maps and keeps the old ones",
     )
     parser.add_argument(
         "--field-of-view",
         type=Path,
         metavar="FOLDER",
-        help="masks of the part that was looked at, named like the label maps: unlabelled voxels "
-        "outside become 'ignore'. Writes new label maps and keeps the old ones",
+        help="folder of masks of the part that was examined, named like the label maps: unlabelled"
+        " voxels outside become 'ignore'. Writes new label maps and keeps the old ones",
     )
 
 

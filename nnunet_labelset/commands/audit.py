@@ -19,8 +19,8 @@ from nnunet_labelset.nnunet.models import find_model, read_splits
 from nnunet_labelset.nnunet.raw import read_dataset
 from nnunet_labelset.nnunet.recommendation import sided_pairs
 
-EPILOG = """Train every fold with --npz before. Nothing is changed: the page saves a table of what
-you decide, for 'nnunet_labelset annotate --annotated FILE --add'."""
+EPILOG = """Train every fold with --npz first. audit changes nothing: the page saves a table of your
+decisions for 'nnunet_labelset annotate --annotated FILE --add'."""
 SHOWN = 30  # findings on screen
 
 

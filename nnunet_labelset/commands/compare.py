@@ -25,7 +25,10 @@ from nnunet_labelset.io.records import to_json
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions"
+        "results",
+        nargs="+",
+        metavar="[NAME=]PATH",
+        help="an evaluation, or the folder of its predictions",
     )
     parser.add_argument("-o", required=True, metavar="FOLDER", help="output")
     add_statistics(parser)

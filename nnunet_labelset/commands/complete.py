@@ -25,9 +25,9 @@ from nnunet_labelset.nnunet.raw import read_dataset
 from nnunet_labelset.nnunet.recommendation import next_commands_with_plans
 
 EPILOG = """\
-Train every fold of the model with --npz before. Completed cases are copies for training;
-validation keeps the cases as people annotated them, in the same folds. A second round takes a
-model trained on the new data set.
+Train every fold of the model with --npz first. Completed cases are copies for training only;
+validation uses the original annotations, in the same folds. For a second round, train a model on
+the new data set and complete again.
 """
 
 
@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-d",
         required=True,
         metavar="ID_OR_NAME",
-        help="data set to complete; the model was trained on it",
+        help="data set to complete, on which the model was trained",
     )
     add_model(parser)
     parser.add_argument("--new-id", type=int, metavar="ID", help="id of the new data set")
@@ -47,7 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         type=float,
         default=0.9,
-        help="share of the probability of the label-set (default: %(default)s)",
+        help="fill in a voxel if one label holds at least this share of the probability of its "
+        "label-set (default: %(default)s)",
     )
     parser.add_argument(
         "--from",
@@ -60,7 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--labels",
         type=Path,
         metavar="TABLE",
-        help="labels of --from: columns 'prediction' (a value, or the name of a mask) and 'label'",
+        help="which label each prediction of --from is: columns 'prediction' (a value, or the name"
+        " of a mask) and 'label'",
     )
     add_processes(parser)
 

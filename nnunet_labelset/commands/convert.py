@@ -46,23 +46,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add_target(parser)
-    source = "training cases: a preset or a source of the manifest, and its folder; repeatable"
+    source = "folder of training cases; NAME is a preset or a source of the manifest; repeatable"
     add_repeatable(parser, "--source", "NAME=FOLDER", source)
-    add_repeatable(parser, "--test-source", "NAME=FOLDER", "the same for test cases")
+    add_repeatable(parser, "--test-source", "NAME=FOLDER", "folder of test cases")
     parser.add_argument(
         "-m",
         "--manifest",
         type=Path,
         metavar="FILE.toml",
-        help="sources of your own (docs/manifest.md)",
+        help="manifest that describes your own sources (docs/manifest.md)",
     )
     parser.add_argument(
         "--annotated",
         type=Path,
         metavar="FILE.csv",
         help="table with one row per case: columns case,annotated (such as 'liver;spleen', or "
-        "'all'), or case and one column for every label with yes or no; optional: source, part, "
-        "name (in the data set)",
+        "'all'), or case and one yes/no column per label; optional columns: source, part, "
+        "name (new name of the case)",
     )
     parser.add_argument(
         "--infer-annotated",
@@ -70,8 +70,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where annotation varies, count a label as annotated in the cases that show it",
     )
     complete = (
-        "in these sources or cases, what is unlabelled inside the mask is background, "
-        "however much it is"
+        "in these sources or cases, unlabelled voxels inside the mask are background, however"
+        " many there are"
     )
     add_names(parser, "--fully-annotated", "NAME", complete)
     add_names(
@@ -88,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const=2.0,
         metavar="MM",
-        help="zero the images outside the mask, dilated by MM millimetres (default 2)",
+        help="set the images to zero outside the mask, dilated by MM millimetres (default 2)",
     )
     parser.add_argument(
         "--link", action="store_true", help="link unchanged images instead of copying them"
@@ -111,8 +111,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--add",
         action="store_true",
-        help="add the cases that are not in the data set yet; those that are stay as they are, and "
-        "must come from the same files by the same rules",
+        help="add cases that are not in the data set yet; existing cases stay unchanged, and their"
+        " source files and rules must be the same",
     )
     parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and stop")
 

@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="format of the table (default: by the ending of -o, otherwise text)",
     )
     parser.add_argument(
-        "-o", metavar="FILE", help="write to this file; .png, .pdf and .svg give a picture"
+        "-o", metavar="FILE", help="write to this file; .png, .pdf or .svg draws a picture"
     )
 
 

@@ -63,21 +63,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--annotated",
         metavar="CSV",
-        help="what is annotated: columns case and annotated or protocol",
+        help="table of what is annotated: columns case and either annotated or protocol",
     )
     add("-o", metavar="FOLDER", help="output (default: pred_folder/evaluation)")
     add_processes(parser)
     add(
-        "--chill", action="store_true", help="go on if predictions are missing or have no reference"
+        "--chill",
+        action="store_true",
+        help="continue if predictions are missing or have no reference",
     )
     add(
         "--cap",
         type=float,
         metavar="MM",
-        help="largest distance, also of missed and invented labels (default: the image's diagonal; "
-        "paper: 57.6)",
+        help="largest distance, also given to missed and invented labels (default: the image's "
+        "diagonal; paper: 57.6)",
     )
-    add("--no-surfaces", action="store_true", help="no NSD and no distances, only counts of voxels")
+    add("--no-surfaces", action="store_true", help="count voxels only: no NSD, no distances")
     add("--no_hd95", dest="no_surfaces", action=OldSpelling, new="--no-surfaces")
     add(
         "--tolerance",
@@ -90,14 +92,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME=LABEL+LABEL",
-        help="also score these labels as one",
+        help="also score the union of these labels",
     )
     add(
         "--instances",
         nargs="+",
         default=[],
         metavar="LABEL",
-        help="also lesion by lesion (needs panoptica)",
+        help="also score these labels lesion by lesion (needs panoptica)",
     )
     add_table(parser, several=True)
     add(
@@ -110,7 +112,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=50.0,
         metavar="PERCENT",
-        help="list labels with a lower Dice in failures.csv (default: %(default)g)",
+        help="list labels with a Dice below this in failures.csv (default: %(default)g)",
     )
 
 

@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--gpus",
         default="",
         metavar="0,1",
-        help="train on these GPUs side by side, one network on each",
+        help="train on these GPUs in parallel, one network on each",
     )
     add("-device", choices=("cuda", "cpu", "mps"), default="cuda", help="default: cuda")
     add("-chk", default=FINAL_CHECKPOINT, help="checkpoint that predicts; default: %(default)s")
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="CASE",
-        help="training cases that no network sees",
+        help="cases that no network is trained or validated on",
     )
     add(
         "--complete",
@@ -67,16 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=[],
         metavar="ID",
-        help="with --cv: let the networks fill in what they are sure of ('nnunet_labelset "
-        "complete') in a new data set of this id, train on it and compare; a second id adds a "
-        "second round",
+        help="with --cv: fill in what the networks are sure of ('nnunet_labelset complete') in a "
+        "new data set with this id, train on it and compare; a second id adds a second round",
     )
     add(
         "--withhold",
         type=Path,
         metavar="FILE",
-        help="simulate partial annotation: first write a data set in which only what this table "
-        "lists is annotated (same table as annotate --annotated); needs --into",
+        help="simulate partial annotation: first write a data set in which only the labels in this"
+        " table are annotated (same table as annotate --annotated); needs --into",
     )
     add("--into", type=int, metavar="ID", help="id of the data set that --withhold writes")
     add_processes(parser)

@@ -21,7 +21,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", required=True, metavar="ZIP", help="the zip file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing zip file")
     parser.add_argument(
-        "--model-card", action="store_true", help="also a model card: labels, protocols, scores"
+        "--model-card",
+        action="store_true",
+        help="also write a model card: labels, protocols, scores",
     )
 
 

@@ -15,9 +15,9 @@ from nnunet_labelset.dataset_conversion.teach import (
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.extend import extend
 
-EPILOG = """One model: the network goes on training with the labels that it has, and new ones.
-Several models, or --offline: every model predicts the images, which need no annotation, and a new
-data set holds what they say; train any network on it."""
+EPILOG = """One model: its training continues with the labels that it knows and the new ones.
+Several models, or --offline: every model predicts the images, which need no annotation, and the
+predictions become the annotation of a new data set; train any network on it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,10 +27,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         required=True,
         action="append",
         metavar="MODEL",
-        help="folder TRAINER__PLANS__CONFIGURATION, or its zip; several models become one",
+        help="folder TRAINER__PLANS__CONFIGURATION, or its zip; repeatable: several models become "
+        "one",
     )
     parser.add_argument(
-        "-d", required=True, metavar="ID", help="the data set with the old labels and the new ones"
+        "-d", required=True, metavar="ID", help="data set with the old and the new labels"
     )
     parser.add_argument("-f", metavar="FOLD", help="fold of the models (default: all of them)")
     parser.add_argument(
@@ -41,7 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="let one model predict before the training, too: its plans and spacing do not matter",
+        help="with one model, too: predict before the training, so that its plans and spacing do "
+        "not matter",
     )
     parser.add_argument(
         "--new-id", type=int, metavar="ID", help="several models, --offline: id of the new data set"
@@ -52,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="read a checkpoint that runs code of its own: only if you know who made it",
+        help="load a checkpoint that contains code; only if you trust its author",
     )
     add_processes(parser)
 

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "-p",
         nargs="+",
         default=[DEFAULT_PLANS],
-        help=f"several plans, too (default: {DEFAULT_PLANS})",
+        help=f"plans (default: {DEFAULT_PLANS})",
     )
     parser.add_argument(
         "-f",
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no_overwrite",
         action="store_true",
-        help="keep what an earlier run collected and ensembled",
+        help="reuse what an earlier run collected and ensembled",
     )
 
 

@@ -116,7 +116,7 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
         "--baseline", metavar="NAME", help="compare against this method (default: the first)"
     )
     parser.add_argument(
-        "--alpha", type=float, default=0.01, help="level of significance (default: %(default)s)"
+        "--alpha", type=float, default=0.01, help="significance level (default: %(default)s)"
     )
     parser.add_argument(
         "--holm", action="store_true", help="correct p-values for the number of tests of a metric"
@@ -126,7 +126,7 @@ def add_statistics(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="METRIC=NUMBER",
-        help="tell whether methods are non-inferior: at most so much worse (dice=2 is 2 %% points)",
+        help="test non-inferiority: at most this much worse (dice=2 means 2 percentage points)",
     )
 
 

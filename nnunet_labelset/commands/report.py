@@ -36,7 +36,12 @@ def _models(folders: Sequence[str]) -> dict[str, list[Curves]]:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("results", nargs="+", metavar="[NAME=]PATH", help="what evaluate wrote, or its predictions")
+    add(
+        "results",
+        nargs="+",
+        metavar="[NAME=]PATH",
+        help="an evaluation, or the folder of its predictions",
+    )
     add("-o", required=True, metavar="FILE", help="the report, such as report.html")
     add(
         "-m",
@@ -51,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="worst cases to draw; 0: no pictures (default: %(default)s)",
+        help="number of worst cases to draw; 0: no pictures (default: %(default)s)",
     )
     add("--cases", nargs="+", default=[], metavar="CASE", help="draw these cases instead")
     add("--title", default="Evaluation report", help="default: %(default)s")

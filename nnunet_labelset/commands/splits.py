@@ -50,31 +50,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="number of folds of a cross-validation (default: %(default)s)",
     )
     kind.add_argument(
-        "--random", type=int, metavar="N", help="N random splits instead (10 in the paper)"
+        "--random", type=int, metavar="N", help="make N random splits instead (10 in the paper)"
     )
     parser.add_argument(
         "--val-fraction",
         type=float,
         metavar="F",
-        help="share of the cases that a random split validates (default: 0.1)",
+        help="share of cases in the validation set of a random split (default: 0.1)",
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=SEED,
-        help="other seeds give other splits (default: %(default)s)",
+        help="random seed (default: %(default)s)",
     )
     parser.add_argument(
         "--subject",
         metavar="PATTERN|COLUMN",
-        help="keep the cases of a subject together: a regular expression whose first group names "
-        "the subject in the "
-        "case name, such as '(sub-[0-9]+)', or a column of --table",
+        help="keep the cases of a subject together: a regular expression whose first group is the "
+        "subject in the case name, such as '(sub-[0-9]+)', or a column of --table",
     )
     parser.add_argument(
         "--table",
         metavar="FILE",
-        help="table of the cases (.tsv or .csv) that has the column --subject",
+        help="table of the cases (.tsv or .csv) with the column --subject",
     )
     add_names(parser, "--exclude", "CASE", "cases to leave out of every split")
     parser.add_argument("--overwrite", action="store_true", help="replace existing splits")

@@ -54,7 +54,7 @@ def write_manifest(folder: Path, **labels: str) -> None:
 def test_an_inverted_mask_is_told(tmp_path, capsys):
     write_cases(tmp_path / "a", "a1", "a2", "a3", "a4")
     liver = slabs(1) * 0
-    liver[:2] = 1
+    liver[:1] = 1
     for case in ("a1", "a2", "a3"):
         write_volume(tmp_path / "a" / case / "label.nii.gz", liver)
     write_volume(tmp_path / "a" / "a4" / "label.nii.gz", 1 - liver)
@@ -76,7 +76,7 @@ def test_an_offset_does_not_hide_what_was_not_drawn(tmp_path, capsys):
     write_manifest(tmp_path, a=right, b='1 = "spleen"')
     assert convert_mine(tmp_path) == 0
     contract = contract_of(tmp_path / "raw" / DATASET)
-    assert contract.annotated("a1") == {"liver"}
+    assert set(contract.annotated("a1")) == {"liver"}
 
 
 def test_zero_as_background_does_not_hide_what_was_not_drawn(tmp_path, capsys):
