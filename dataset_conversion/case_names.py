@@ -35,7 +35,7 @@ class Renamed(NamedTuple):
 
 
 class UnsafeNameError(LabelSetError):
-    """A name that cannot be that of a file; told once for all cases of a source."""
+    """A name with characters that no file name should have; told once for all cases of a source."""
 
 
 class CaseNames:
@@ -58,7 +58,8 @@ class CaseNames:
         try:
             check_name(name, f"{where}: case")
         except LabelSetError as error:
-            raise UnsafeNameError(f"{error}: {RENAME}, or use --safe-names") from None
+            kind = LabelSetError if SAFE_NAME.fullmatch(name) else UnsafeNameError
+            raise kind(f"{error}: {RENAME}, or use --safe-names") from None
         if name.lower() in self._places:
             raise LabelSetError(
                 f"{where}: case '{name}' is also in {self._places[name.lower()]}: {way_out}, "
