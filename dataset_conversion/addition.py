@@ -77,8 +77,8 @@ def _obstacles(folder: Path, dataset_json: Mapping[str, Any]) -> Iterator[str]:
         )
     if (folder / BEFORE_ANNOTATE).exists():
         yield (
-            f"{folder} was changed by 'annotate': take that back first (annotate --undo), or "
-            f"convert the new cases into a data set of their own and merge the two"
+            f"{folder} was changed by 'annotate': undo that first (annotate --undo), or "
+            f"convert the new cases into a separate data set and merge the two"
         )
     for path in folder.glob("*s[TC]*"):
         if path.is_symlink():
@@ -155,8 +155,8 @@ def _differences(
         yield _other_files(job, before.checksums, now.checksums)
     elif before.rules != now.rules:
         yield (
-            f"case '{job.case}': the manifest or the options say something else about it than when "
-            f"it was converted: --add leaves it as it is: {AGAIN}"
+            f"case '{job.case}': the manifest or options that apply to it have changed "
+            f"since it was converted: --add leaves existing cases unchanged: {AGAIN}"
         )
     elif is_declared and before.annotated != now.annotated:
         yield (

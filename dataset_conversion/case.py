@@ -212,7 +212,7 @@ class _Conversion(CaseReader):
             about = f"{self.names(labels)} as {self.names(whole)}"
             notes.append(Note("label-set stored as a larger one", about))
         if meaning.background_added:
-            about = f"stored as {self.names(meaning.inside)}, as masks are not exact"
+            about = f"stored as {self.names(meaning.inside)}, because masks are not exact"
             notes.append(Note("one unannotated label", about))
         present = (meaning.label_set(value) for value in counts)
         seen = frozenset().union(*(labels for labels in present if len(labels) == 1))

@@ -40,7 +40,7 @@ def _counts(written: Written, folder: Path) -> Iterator[str]:
     if 0 < len(written.added) < len(parts):
         yield f"{len(written.added)} of them are new, the others stay as they were"
     if written.resumed:
-        yield f"{written.resumed} of them were already there from a run that had been stopped"
+        yield f"{written.resumed} of them were finished by an earlier run that was interrupted"
     yield from (f"skipped: {text}" for text in written.skipped)
 
 

@@ -182,7 +182,7 @@ def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str,
     with new_file(path, flush=False) as temporary:
         reader.write_seg(values, str(temporary), properties)
         if not np.array_equal(reader.read_seg(str(temporary))[0][0], values):
-            raise LabelSetError(f"{path}: not written as it should be: is the disk full?")
+            raise LabelSetError(f"{path}: not written correctly: is the disk full?")
 
 
 def write_completed(
@@ -219,7 +219,7 @@ def write_completed(
         kept = {item: results[item] for item in items if results[item].completed}
         if not kept:
             raise LabelSetError(
-                f"the model is nowhere sure enough (threshold {threshold}): nothing was completed"
+                f"no voxel reaches the threshold {threshold}: nothing was completed"
             )
         content = dataset_json_with_copies(
             dataset_json,
@@ -270,7 +270,7 @@ def _note(case: str, result: Completed) -> str:
     share = result.completed / result.open_before
     note = f"{case}: {share:.1%} of {result.open_before} open voxels completed"
     if result.enlarged:
-        note += f"; {result.enlarged} of them in a larger label-set, as values ran out"
+        note += f"; {result.enlarged} of them with a larger label-set because values ran out"
     return note
 
 

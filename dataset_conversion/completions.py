@@ -54,7 +54,7 @@ def check_labels(model: Path, contract: Contract, dataset: str) -> None:
         )
         raise LabelSetError(
             f"{model / DATASET}: labels of the model ({some(differ)}) are not those of {dataset}: "
-            "take a model trained with the labels of today"
+            "use a model that was trained with the current labels"
         )
 
 

@@ -38,7 +38,7 @@ def rename_labels(datasets: Sequence[InputDataset], options: Sequence[str]) -> N
         names = tuple(name.strip() for name in leaves.split("+"))
         if length < 1 or not label or not all(names) or IGNORE in names:
             raise LabelSetError(
-                f"--label {option}: expected DATASET:LABEL=LEAF or DATASET:LABEL=LEAF+LEAF"
+                f"--label {option}: expected DATASET:LABEL=NAME or DATASET:LABEL=NAME+NAME"
             )
         if number < 0:
             raise LabelSetError(f"--label {option}: no such data set among {given}")

@@ -263,7 +263,8 @@ class CaseReader:
         if outside is Outside.ERROR:
             self.result.problems.append(
                 f"{path}: covers {1 - share:.0%} of the image: 'outside = \"unlabelled\"' if the "
-                "file was cropped to what was drawn, 'outside = \"unknown\"' if nobody looked there"
+                "file was cropped to what was drawn, 'outside = \"unknown\"' if that part was "
+                "not examined"
             )
         if outside is Outside.UNKNOWN:
             return np.where(moved.covered, moved.array.astype(np.int32), UNKNOWN)
@@ -282,8 +283,8 @@ class CaseReader:
         overlap = int(np.count_nonzero(painted[inside]))
         if overlap and not self.job.overlap:
             self.result.problems.append(
-                f"{path}: {overlap} voxels belong to another structure too: 'overlap = \"last\"' "
-                "lets later ones win"
+                f"{path}: {overlap} voxels belong to another structure too: if no mask is "
+                "inverted, 'overlap = \"last\"' lets later ones win"
             )
         elif overlap:
             leaves = sorted(self.job.protocol.values[number])

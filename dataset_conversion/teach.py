@@ -259,7 +259,7 @@ def write_taught(
         kept = {case: results[case] for case in sorted(results) if results[case].taught.narrowed}
         if not kept:
             raise LabelSetError(
-                "the predictions say nothing that the annotation leaves open: nothing to complete"
+                "nothing to complete: the predictions decide nothing that the annotation leaves open"
             )
         if not source.has_annotation:
             source = source.restricted(kept)
@@ -370,7 +370,7 @@ def _notes(
     unknown = sorted({entry for result in kept.values() for entry in result.unknown})
     for table in dict.fromkeys(table for table, _ in unknown):
         words = [word for other, word in unknown if other == table]
-        yield f"note: {table} does not list {some(words, 10)}: taken for none of its labels"
+        yield f"note: {table} does not list {some(words, 10)}: treated as none of its labels"
     seen = frozenset[int]().union(*(result.seen for result in kept.values()))
     known = frozenset[int]().union(*(teacher.known for teacher in teachers))
     for leaf in sorted(known - seen):

@@ -73,7 +73,7 @@ def audit_page(
             title=f"Audit of {dataset}",
             lead=(
                 "Cross-validated predictions against what was declared. Nothing is changed until "
-                "you save a table and hand it to annotate.",
+                "you save a table and pass it to annotate.",
             ),
             label_names=tuple(label_names),
             cases=rows,

@@ -147,7 +147,7 @@ def said_about(predictions: Predictions) -> list[str]:
         )
     if hard := predictions.without_probabilities:
         notes.append(
-            f"{len(hard)} case(s) without probabilities: every predicted voxel counts as sure; "
+            f"{len(hard)} case(s) without probabilities: every predicted voxel counts as certain; "
             f"--npz (or --val --npz) makes the list more precise"
         )
     return notes

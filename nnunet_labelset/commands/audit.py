@@ -80,4 +80,4 @@ def _print(findings: Sequence[Finding], label_names: Sequence[str], cases: int) 
     if len(faults) > SHOWN:
         print(f"... {len(faults)} in all: see the table")
     if gaps := len(findings) - len(faults):
-        print(f"{gaps} label(s) would be there in a gap: listed at the end of the table")
+        print(f"{gaps} label(s) predicted in gaps: listed at the end of the table")

@@ -173,7 +173,7 @@ def _notes(
     """Yield what a user should know about the new splits."""
     unnamed = [] if named is None else [case for case in cases if case not in named]
     if unnamed:
-        yield f"{some(unnamed)}: --subject names no subject, so each case is its own subject"
+        yield f"{some(unnamed)}: --subject finds no subject there: each case is its own subject"
     annotating = Counter(leaf for subject in subjects for leaf in subject.leaves)
     for alone in always_trained(subjects):
         labels = some(leaf for leaf in contract.leaf_names if _is_only(leaf, alone, annotating))

@@ -140,7 +140,7 @@ def _never_annotated(evidence: Evidence) -> Iterator[str]:
     for leaf, name in evidence.labels.items():
         if not evidence.annotating[leaf] and evidence.cases:
             yield (
-                f"'{name}' is annotated in no training case: nothing can learn it here; add cases, "
+                f"'{name}' is annotated in no training case: it cannot be learned here; add cases, "
                 f"or remove it (a model that knows it can keep it: 'nnunet_labelset extend')"
             )
 

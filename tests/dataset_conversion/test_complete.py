@@ -254,7 +254,7 @@ def test_mistakes_are_one_line_and_leave_nothing(
         return error
 
     assert "no model nnUNetTrainerLeafDic__" in fails("-tr", "nnUNetTrainerLeafDic")
-    assert "nowhere sure enough" in fails("--threshold", "1")
+    assert "threshold 1" in fails("--threshold", "1")
     assert "between 0.5 and 1" in fails("--threshold", "90")
     assert "id 901 belongs to" in fails("--new-id", "901")
     kept = missing.read_bytes()

@@ -208,7 +208,7 @@ MISTAKES = {
     ),
     "twice": (["3", "Dataset003_Liver"], "is given twice"),
     "unknown": (["3", "4"], "no data set 4"),
-    "label_syntax": (["3", "9", "--label", "cancer=tumour"], "expected DATASET:LABEL=LEAF"),
+    "label_syntax": (["3", "9", "--label", "cancer=tumour"], "expected DATASET:LABEL=NAME"),
     "label_name": (
         ["3", "9", "--label", "3:cancr=tumour"],
         "no such label; did you mean 'cancer'?",
