@@ -259,7 +259,7 @@ def write_taught(
         kept = {case: results[case] for case in sorted(results) if results[case].taught.narrowed}
         if not kept:
             raise LabelSetError(
-                "nothing to complete: the predictions decide nothing that the annotation leaves open"
+                "nothing to complete: the predictions decide no voxel that the annotation left open"
             )
         if not source.has_annotation:
             source = source.restricted(kept)

@@ -47,7 +47,7 @@ def main(demo: Path, output: Path) -> None:
     panels = {"T2 image": None, "truth": truth, "what the hospital drew": np.where(drawn, truth, 0)}
     for title, method in (
         ("plain nnU-Net", "plain nnU-Net"),
-        ("with label-sets", "Leaf-Dice + CE (recommended)"),
+        ("with label-sets", "nnUNetTrainerLabelSet"),
     ):
         panels[title] = read(demo / "predictions" / METHODS[method] / f"{CASE}.nii.gz")
     # the slice, from side to side, that shows most tissues

@@ -1,10 +1,9 @@
-"""`nnunet_labelset demo`: the whole road on generated volumes, every command as a user would type
-it.
+"""`nnunet_labelset demo`: end-to-end demo on synthetic volumes, with the commands that users type.
 
-Generated fetal brains, few of them complete and all of these normal; the partially annotated ones
-bring the pathology. Plain nnU-Net with the ignore label, the fully supervised baseline and the
-label-set losses train on the same data with the same small network, and are scored on test cases of
-both populations.
+The volumes look like fetal brains. Few cases are complete, and all complete ones are normal; the
+pathology occurs in partially annotated cases only. Plain nnU-Net with the ignore label, the fully
+supervised baseline and the label-set losses train the same small network on the same data, and are
+scored on test cases of both populations.
 """
 
 from __future__ import annotations
@@ -33,14 +32,15 @@ METHODS = {
     "plain nnU-Net": "nnUNetTrainer_short",
     "fully supervised": "nnUNetTrainerFullySupervisedDice_short",
     "Leaf-Dice": "nnUNetTrainerLeafDice_short",
-    "Leaf-Dice + CE (recommended)": "nnUNetTrainerLabelSet_short",
+    "nnUNetTrainerLabelSet": "nnUNetTrainerLabelSet_short",
 }
 MORE_METHODS = {
     "plain nnU-Net, Dice only": "nnUNetTrainerDice_short",
     "soft-target Dice": "nnUNetTrainerSoftTargetDice_short",
     "marginal Dice": "nnUNetTrainerMarginalDice_short",
 }
-ENSEMBLE = "Leaf-Dice ensemble"
+ENSEMBLED = ("Leaf-Dice", "nnUNetTrainerLabelSet")
+ENSEMBLE = "ensemble of both"
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Demo:
         return results
 
     def _ensembled(self) -> list[str]:
-        return [trainer for name, trainer in self.methods.items() if name.startswith("Leaf-Dice")]
+        return [METHODS[name] for name in ENSEMBLED]
 
     def predictions(self, trainer: str) -> Path:
         return self.folder / "predictions" / trainer
@@ -256,8 +256,8 @@ class Demo:
 
 
 def summary(results: list[tuple[str, Path]]) -> Iterator[str]:
-    """Yield who is best and by how much, then two rows per population: the best method, and plain
-    nnU-Net (the first method), or the second best if that is the best.
+    """Yield which method is best and by how much, then two rows per population: the best method and
+    plain nnU-Net (the first method), or the second best if plain nnU-Net is the best.
 
     Complete training cases are normal, so the pathology is the hard part.
     """

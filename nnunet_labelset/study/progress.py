@@ -16,6 +16,7 @@ import yaml
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.text import aligned
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.plans import preprocessed_folder
@@ -137,8 +138,11 @@ def read_config(study: Path) -> dict[str, Any]:
 
 def print_progress(study: Path) -> None:
     """Print a line for every network of the study in this folder."""
+    rows = []
     for network in networks_of_study(read_config(study)):
-        print(f"{network.folder.parent.name}  {network.folder.name}  {network.state.value}")
+        dataset, model, fold = network.folder.parts[-3:]
+        rows.append((dataset, model, fold, network.state.value))
+    print("\n".join(aligned(rows, names=4)))
 
 
 def networks_of_study(config: Mapping[str, Any]) -> Iterator[Network]:

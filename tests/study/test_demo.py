@@ -21,8 +21,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(phantom_data.SIZES, "small", FEW)
     monkeypatch.setattr(demo, "SMALL", demo.Size("small", 1, 2, ("0",), (16, 16, 16), (4, 8, 8)))
-    ours = {name: trainer for name, trainer in demo.METHODS.items() if name.startswith("Leaf-Dice")}
-    monkeypatch.setattr(demo, "METHODS", ours)
+    monkeypatch.setattr(demo, "METHODS", {name: demo.METHODS[name] for name in demo.ENSEMBLED})
     return tmp_path / "labelset_demo"
 
 
