@@ -139,7 +139,7 @@ def _copies(folder: Path, cases: Collection[str]) -> list[list[str]]:
     raw = raw_cases(folder, read_dataset(folder)[0])  # a preprocessed data set has no images
     files = {case.name: case.images[0] for case in raw if case.images and case.name in cases}
     groups = same_images(file_checksums(files))
-    if (folder / PROVENANCE).is_file():
+    with suppress(LabelSetError):  # only `convert` and `merge` write this file
         origins = read_provenance(folder / PROVENANCE)
         sources = {case: origins[case].first_image for case in cases if case in origins}
         groups += [group for group in same_images(sources) if group not in groups]
