@@ -77,16 +77,15 @@ def _planes(roi: Roi, stack: Stack, notes: list[str]) -> dict[int, list[Polygon]
     """Return the polygons by slice. Of several contour planes in a slice, the nearest counts."""
     nearest: dict[int, float] = {}
     planes: dict[int, list[Polygon]] = {}
-    contours = [_in_image(points, stack, roi) for points in _distinct(roi.contours, notes)]
-    contours.sort(key=lambda contour: _distance(contour))
+    contours = _in_image(_distinct(roi.contours, notes), stack, roi)
+    contours.sort(key=lambda contour: abs(contour.place - round(contour.place)))
     surplus = 0
     for contour in contours:
-        place = float(contour[:, 0].mean())
-        number = min(max(_nearest_slice(place), 0), len(stack.slices) - 1)
-        if abs(nearest.setdefault(number, place) - place) > SAME_PLANE:
+        number = min(max(_nearest_slice(contour.place), 0), len(stack.slices) - 1)
+        if abs(nearest.setdefault(number, contour.place) - contour.place) > SAME_PLANE:
             surplus += 1
             continue
-        planes.setdefault(number, []).append(Polygon(number, contour[:, 1:]))
+        planes.setdefault(number, []).append(Polygon(number, contour.points))
     if surplus:
         notes.append(f"{surplus} contours between slices left out for nearer ones")
     return planes
@@ -99,11 +98,6 @@ def _nearest_slice(place: float) -> int:
     return math.ceil(place - 0.5 - HALFWAY)
 
 
-def _distance(contour: np.ndarray) -> float:
-    place = float(contour[:, 0].mean())
-    return abs(place - round(place))
-
-
 def _distinct(contours: Sequence[np.ndarray], notes: list[str]) -> list[np.ndarray]:
     """Return the contours without repetitions: a contour twice would be its own hole."""
     distinct = {np.round(points, 3).tobytes(): points for points in contours}
@@ -112,20 +106,34 @@ def _distinct(contours: Sequence[np.ndarray], notes: list[str]) -> list[np.ndarr
     return list(distinct.values())
 
 
-def _in_image(points: np.ndarray, stack: Stack, roi: Roi) -> np.ndarray:
-    """Return the points as (slice, row, column), or raise why they cannot belong to the image."""
-    place = stack.pixel_coordinates(points)
-    if np.ptp(place[:, 0]) > FLAT:
+@dataclass(frozen=True)
+class _Contour:
+    """A contour in the image: its slice, with fractions, and its points (row, column)."""
+
+    place: float
+    points: np.ndarray
+
+
+def _in_image(contours: Sequence[np.ndarray], stack: Stack, roi: Roi) -> list[_Contour]:
+    """Return contours in slices, or raise why they cannot belong to the image."""
+    starts = np.cumsum([0] + [len(points) for points in contours])
+    place = stack.pixel_coordinates(np.concatenate(contours))
+    low = np.minimum.reduceat(place, starts[:-1])
+    high = np.maximum.reduceat(place, starts[:-1])
+    if (high[:, 0] - low[:, 0] > FLAT).any():
         raise LabelSetError(f"ROI '{roi.name}': contours are not parallel to the slices")
-    low = place.min(axis=0)
-    high = place.max(axis=0)
-    if (high < -0.5 - SAME_PLANE).any() or (low > np.array(stack.shape) - 0.5 + SAME_PLANE).any():
+    beyond = np.array(stack.shape) - 0.5 + SAME_PLANE
+    outside = ((high < -0.5 - SAME_PLANE) | (low > beyond)).any(axis=1)
+    if outside.any():
+        points = contours[int(np.flatnonzero(outside)[0])]
         where = ", ".join(f"{value:.1f}" for value in points.mean(axis=0))
         raise LabelSetError(
             f"ROI '{roi.name}': a contour at ({where}) mm lies outside of the image: "
             "was it drawn on another one?"
         )
-    return place
+    heights = np.add.reduceat(place[:, 0], starts[:-1]) / np.diff(starts)
+    parts = np.split(place[:, 1:], starts[1:-1])
+    return [_Contour(*pair) for pair in zip(heights.tolist(), parts, strict=True)]
 
 
 @dataclass(frozen=True)

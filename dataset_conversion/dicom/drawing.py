@@ -11,7 +11,8 @@ import numpy as np
 from nnunet_labelset.dataset_conversion.dicom.contours import draw
 from nnunet_labelset.dataset_conversion.dicom.index import Drawing, DrawingKind
 from nnunet_labelset.dataset_conversion.dicom.polygons import Raster
-from nnunet_labelset.dataset_conversion.dicom.stack import Regular, Stack, read_pixels
+from nnunet_labelset.dataset_conversion.dicom.pixels import read_pixels
+from nnunet_labelset.dataset_conversion.dicom.stack import Regular, Stack
 from nnunet_labelset.dataset_conversion.dicom.structure_set import Roi, read_structure_set
 from nnunet_labelset.dataset_conversion.notes import OVERLAP, Note
 from nnunet_labelset.errors import LabelSetError

@@ -4,15 +4,16 @@ segmentations that refer to them. UIDs decide, never file names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import pydicom
 from pydicom.dataset import Dataset
 
+from nnunet_labelset.dataset_conversion.dicom.slices import Slice, read_slices
 from nnunet_labelset.dataset_conversion.sources.patterns import list_files
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import reason
@@ -33,59 +34,18 @@ NAMING_KEYWORDS = (
     "SeriesDescription",
     "SeriesInstanceUID",
 )
-GEOMETRY_KEYWORDS = (
-    "ImagePositionPatient",
-    "ImageOrientationPatient",
-    "PixelSpacing",
-    "Rows",
-    "Columns",
-    "NumberOfFrames",
-    "SamplesPerPixel",
-    "ImageType",
-    "FrameOfReferenceUID",
-)
-DRAWING_KEYWORDS = (
-    "StructureSetLabel",
-    "StructureSetDate",
-    "StructureSetTime",
-    "ContentDate",
-    "ContentTime",
-    "ContentLabel",
-    "ApprovalStatus",
-    "ReferencedFrameOfReferenceSequence",
-    "ReferencedSeriesSequence",
-)
-HEADER_KEYWORDS = (
-    "SOPClassUID",
-    "SOPInstanceUID",
-    *NAMING_KEYWORDS,
-    *GEOMETRY_KEYWORDS,
-    *DRAWING_KEYWORDS,
-)
 DICOM_ENDINGS = (".dcm", ".ima", ".dicom")
 
 
 class DrawingKind(Enum):
-    """The two kinds of DICOM objects that hold annotations, by their SOP class."""
+    """The kinds of DICOM objects that hold annotations, by their SOP class."""
 
     RTSTRUCT = "1.2.840.10008.5.1.4.1.1.481.3"
     SEG = "1.2.840.10008.5.1.4.1.1.66.4"
+    LABEL_MAP = "1.2.840.10008.5.1.4.1.1.66.7"
 
 
-@dataclass(frozen=True)
-class Slice:
-    """One image file. Positions and directions are in mm of the patient (LPS)."""
-
-    path: Path
-    uid: str
-    position: tuple[float, ...]
-    orientation: tuple[float, ...]
-    spacing: tuple[float, ...]  # (between rows, between columns)
-    rows: int
-    columns: int
-    frames: int = 1
-    samples: int = 1
-    localiser: bool = False
+DRAWING_CLASSES = {kind.value for kind in DrawingKind}
 
 
 @dataclass
@@ -147,28 +107,27 @@ def read_index(folder: Path) -> Index:
 
 def _add_file(index: Index, path: Path) -> None:
     try:
-        header = read_header(path)
-        if header is None:
-            return
-        if header.get("SOPClassUID") in {kind.value for kind in DrawingKind}:
-            index.drawings.append(_read_drawing(path, header))
-        elif header.get("Modality") in IMAGE_MODALITIES:
-            _add_slice(index, path, header)
+        with open(path, "rb") as file:
+            header = _read_header(file, path)
+            if header is None:
+                return
+            if header.get("SOPClassUID") in DRAWING_CLASSES:
+                index.drawings.append(_read_drawing(path, header))
+            elif header.get("Modality") in IMAGE_MODALITIES:
+                _add_slices(index, header, list(read_slices(path, header, file)))
     except Exception as error:  # parsers of broken bytes raise whatever they stumble over
         index.unreadable[path] = reason(error).splitlines()[0]
 
 
-def read_header(path: Path) -> Dataset | None:
-    """Return the part of a DICOM header that the index needs, or None for other files."""
-    with open(path, "rb") as file:
-        start = file.read(132)
+def _read_header(file: BinaryIO, path: Path) -> Dataset | None:
+    """Return what comes before the pixels, or None for files that are not DICOM."""
+    start = file.read(132)
     # Some planning systems write no preamble.
     standard = start[128:] == b"DICM"
     if not standard and path.suffix.lower() not in (*DICOM_ENDINGS, ""):
         return None
-    header = pydicom.dcmread(
-        path, stop_before_pixels=True, specific_tags=list(HEADER_KEYWORDS), force=True
-    )
+    file.seek(0)
+    header = pydicom.dcmread(file, stop_before_pixels=True, force=True)
     if header.get("SOPClassUID") and header.get("SOPInstanceUID"):
         return header
     if standard and header.file_meta.get("MediaStorageSOPClassUID", "").endswith("1.3.10"):
@@ -178,25 +137,12 @@ def read_header(path: Path) -> Dataset | None:
     return None
 
 
-def _add_slice(index: Index, path: Path, header: Dataset) -> None:
-    image = Slice(
-        path=path,
-        uid=str(header.SOPInstanceUID),
-        position=_numbers(header.get("ImagePositionPatient")),
-        orientation=_numbers(header.get("ImageOrientationPatient")),
-        spacing=_numbers(header.get("PixelSpacing")),
-        rows=int(header.get("Rows") or 0),
-        columns=int(header.get("Columns") or 0),
-        frames=int(header.get("NumberOfFrames") or 1),
-        samples=int(header.get("SamplesPerPixel") or 1),
-        localiser="LOCALIZER" in [str(word).upper() for word in header.get("ImageType") or ()],
-    )
+def _add_slices(index: Index, header: Dataset, images: Sequence[Slice]) -> None:
     uid = str(header.SeriesInstanceUID)
     if uid not in index.series:
-        index.series[uid] = Series(
-            uid, str(header.get("FrameOfReferenceUID") or ""), _names(header)
-        )
-    index.series[uid].slices.append(image)
+        frame_of_reference = str(header.get("FrameOfReferenceUID") or "")
+        index.series[uid] = Series(uid, frame_of_reference, _names(header))
+    index.series[uid].slices += images
 
 
 def _read_drawing(path: Path, header: Dataset) -> Drawing:
@@ -243,7 +189,3 @@ def _frames_of_reference(frames: Iterable[Dataset], header: Dataset) -> frozense
 
 def _names(header: Dataset) -> dict[str, str]:
     return {keyword: str(header.get(keyword) or "").strip() for keyword in NAMING_KEYWORDS}
-
-
-def _numbers(values: Any) -> tuple[float, ...]:
-    return tuple(float(value) for value in values or ())

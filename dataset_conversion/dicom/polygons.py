@@ -13,6 +13,7 @@ import numpy as np
 from skimage.measure import points_in_poly
 
 PADDING = 2  # cells behind each row, for edges at its end
+HALF = 0.5  # of a voxel
 TOLERATED_VOLUME = 0.01  # difference between polygons and voxels
 AREA_DECIMALS = 6  # rounding errors are smaller, and must not decide
 
@@ -61,15 +62,12 @@ def rasterise(polygons: Sequence[Polygon], shape: tuple[int, int, int]) -> Raste
         sign * abs(polygon.area) for sign, polygon in zip(signs, polygons, strict=True)
     )
     box = _bounding_box(polygons, shape)
-    z, y, x = (part.stop - part.start for part in box)
-    runs = _covered_runs(_Edges.of(polygons, signs, box), (z, y, x))
-    mask = runs.at_least(0.5)
-    full = runs.count_full()
-    places, areas = runs.partial_voxels()
-    clipped_volume = full + float(areas.sum(dtype=np.float64))
-    missing = np.count_nonzero(mask) - clipped_volume
-    if abs(missing) > TOLERATED_VOLUME * clipped_volume:
-        _take_most_covered(mask, places, areas, round(clipped_volume) - full)
+    runs = _covered_runs(_Edges.of(polygons, signs, box), _shape(box))
+    mask = runs.at_least(HALF)
+    clipped_volume = runs.volume
+    if abs(runs.count(HALF) - clipped_volume) > TOLERATED_VOLUME * clipped_volume:
+        places, areas = runs.partial_voxels()
+        _take_most_covered(mask, places, areas, round(clipped_volume) - runs.count(1))
     return Raster(box, mask, polygon_volume, clipped_volume)
 
 
@@ -113,23 +111,28 @@ def _bounding_box(
 ) -> tuple[slice, slice, slice]:
     """Return the part of the stack that the polygons touch; at least one voxel."""
     slices = [polygon.layer for polygon in polygons]
-    points = np.concatenate([polygon.points for polygon in polygons])
-    low = np.floor([min(slices), *(points.min(axis=0) + 0.5)]).astype(int)
-    high = np.floor([max(slices), *(points.max(axis=0) + 0.5)]).astype(int) + 1
+    row, column = np.concatenate([polygon.points for polygon in polygons]).T
+    low = np.floor([min(slices), row.min() + 0.5, column.min() + 0.5]).astype(int)
+    high = np.floor([max(slices), row.max() + 0.5, column.max() + 0.5]).astype(int) + 1
     start = np.clip(low, 0, np.subtract(shape, 1))
     stop = np.maximum(np.clip(high, 0, shape), start + 1)
     z, y, x = (slice(int(a), int(b)) for a, b in zip(start, stop, strict=True))
     return z, y, x
 
 
+def _shape(box: tuple[slice, slice, slice]) -> tuple[int, int, int]:
+    z, y, x = (part.stop - part.start for part in box)
+    return z, y, x
+
+
 @dataclass(frozen=True)
 class _Edges:
-    """Edges from `start` to `end` (E, 2), their slice (`layer`) in the box, and the sign of their
-    polygon.
+    """Edges that are not parallel to the rows, from `low` to `high` (row, column), with low rows
+    first. `sign` is 1 for edges that were drawn in this direction around what is covered, else -1.
     """
 
-    start: np.ndarray
-    end: np.ndarray
+    low: np.ndarray  # (2, E)
+    high: np.ndarray  # (2, E)
     layer: np.ndarray
     sign: np.ndarray
 
@@ -140,37 +143,72 @@ class _Edges:
         signs: Sequence[int],
         box: tuple[slice, slice, slice],
     ) -> _Edges:
-        """Return all edges, sorted by slice, in coordinates in which pixel `i` starts at `i`."""
-        order = sorted(range(len(polygons)), key=lambda number: polygons[number].layer)
-        chosen = [polygons[number] for number in order]
-        shift = 0.5 - np.array([box[1].start, box[2].start])
-        lengths = [len(polygon.points) for polygon in chosen]
-        turned = [signs[number] * (1.0 if polygons[number].area > 0 else -1.0) for number in order]
+        """Return all edges in coordinates in which pixel `i` of the box starts at `i`."""
+        shift = 0.5 - np.array([[box[1].start], [box[2].start]])
+        start = np.concatenate([polygon.points for polygon in polygons]).T + shift
+        lengths = [len(polygon.points) for polygon in polygons]
+        following = np.arange(1, start.shape[1] + 1)
+        ends = np.cumsum(lengths)
+        following[ends - 1] = ends - lengths  # the last point of a polygon is followed by its first
+        end = start[:, following]
+        layers = [polygon.layer - box[0].start for polygon in polygons]
+        turned = [
+            sign * (1.0 if polygon.area > 0 else -1.0)
+            for sign, polygon in zip(signs, polygons, strict=True)
+        ]
+        downwards = start[0] > end[0]
+        kept = np.flatnonzero(start[0] != end[0])
+        sign = np.where(downwards, -1.0, 1.0) * np.repeat(turned, lengths)
         return cls(
-            start=np.concatenate([polygon.points for polygon in chosen]) + shift,
-            end=np.concatenate([np.roll(polygon.points, -1, axis=0) for polygon in chosen]) + shift,
-            layer=np.repeat([polygon.layer - box[0].start for polygon in chosen], lengths),
-            sign=np.repeat(turned, lengths),
+            low=np.where(downwards, end, start)[:, kept],
+            high=np.where(downwards, start, end)[:, kept],
+            layer=np.repeat(layers, lengths)[kept],
+            sign=sign[kept],
         )
 
-    def split(self, axis: int) -> _Edges:
-        """Return the pieces between neighbouring grid lines of an axis."""
-        low = np.minimum(self.start[:, axis], self.end[:, axis])
-        high = np.maximum(self.start[:, axis], self.end[:, axis])
-        cell = np.floor(low)
-        pieces = np.maximum(np.ceil(high) - cell, 1).astype(np.int64)
-        edge = np.repeat(np.arange(len(pieces)), pieces)
-        number = np.arange(len(edge)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        line = cell[edge] + number
-        length = np.maximum(high - low, 1e-12)[edge]
-        near = np.clip((line - low[edge]) / length, 0, 1)[:, None]
-        far = np.clip((line + 1 - low[edge]) / length, 0, 1)[:, None]
-        forward = (self.end[:, axis] >= self.start[:, axis])[edge, None]
-        begin = np.where(forward, near, 1 - far)
-        stop = np.where(forward, far, 1 - near)
-        start = self.start[edge]
-        step = self.end[edge] - start
-        return _Edges(start + begin * step, start + stop * step, self.layer[edge], self.sign[edge])
+
+@dataclass(frozen=True)
+class _Pieces:
+    """Pieces of edges that lie in one row each: their place along it, and their signed height."""
+
+    row: np.ndarray  # of all rows of the box
+    left: np.ndarray
+    right: np.ndarray
+    rise: np.ndarray
+
+
+def _cut_at_rows(edges: _Edges, height: int) -> _Pieces:
+    edge, row = _cells(edges.low[0], edges.high[0])
+    low, column = edges.low[:, edge]
+    top = np.maximum(row, low)
+    bottom = np.minimum(row + 1, edges.high[0, edge])
+    slope = ((edges.high[1] - edges.low[1]) / (edges.high[0] - edges.low[0]))[edge]
+    ends = np.array([column + (top - low) * slope, column + (bottom - low) * slope])
+    inside = np.flatnonzero((row >= 0) & (row < height))
+    return _Pieces(
+        row=(edges.layer[edge] * height + row.astype(np.int64))[inside],
+        left=ends.min(axis=0)[inside],
+        right=ends.max(axis=0)[inside],
+        rise=((bottom - top) * edges.sign[edge])[inside],
+    )
+
+
+def _cut_at_columns(pieces: _Pieces) -> _Pieces:
+    piece, column = _cells(pieces.left, pieces.right)
+    left = np.maximum(column, pieces.left[piece])
+    right = np.minimum(column + 1, pieces.right[piece])
+    length = (pieces.right - pieces.left)[piece]
+    share = np.divide(right - left, length, out=np.ones_like(length), where=length > 0)
+    return _Pieces(pieces.row[piece], left, right, pieces.rise[piece] * share)
+
+
+def _cells(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return every cell that each range touches: the number of the range, and where it begins."""
+    first = np.floor(low)
+    counts = np.maximum(np.ceil(high) - first, 1).astype(np.int64)
+    number = np.repeat(np.arange(len(counts)), counts)
+    begin = np.cumsum(counts) - counts
+    return number, np.arange(len(number)) + (first - begin)[number]
 
 
 @dataclass(frozen=True)
@@ -189,8 +227,13 @@ class _Runs:
         padded = mask.reshape(depth, height, width + PADDING)
         return np.ascontiguousarray(padded[..., :width])
 
-    def count_full(self) -> int:
-        return int(self.length[self.area >= 1].sum())
+    def count(self, area: float) -> int:
+        """Return how many voxels are covered by at least this area."""
+        return int(self.length[self.area >= area].sum())
+
+    @property
+    def volume(self) -> float:
+        return float(np.dot(self.length, self.area))
 
     def partial_voxels(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the flat places in the box, and the areas, of voxels that are covered in part."""
@@ -212,21 +255,16 @@ def _covered_runs(edges: _Edges, shape: tuple[int, int, int]) -> _Runs:
     end of a row, because polygons are closed.
     """
     depth, height, width = shape
-    part = edges.split(axis=0).split(axis=1)
-    middle = (part.start + part.end) / 2
-    row = np.floor(middle[:, 0]).astype(np.int64)
-    inside = (row >= 0) & (row < height)
-    row = row[inside]
+    pieces = _cut_at_columns(_cut_at_rows(edges, height))
     # What is left of the image still covers all of the row, what is right of it nothing.
-    column_place = np.clip(middle[inside, 1], 0, width)
-    column = np.floor(column_place).astype(np.int64)
-    rise = ((part.end - part.start)[:, 0] * part.sign)[inside]
-    behind = rise * (column_place - column)
-    cell = (part.layer[inside] * height + row) * (width + PADDING) + column
+    place = np.clip((pieces.left + pieces.right) / 2, 0, width)
+    column = np.floor(place).astype(np.int64)
+    behind = pieces.rise * (place - column)
+    cell = pieces.row * (width + PADDING) + column
     cells = np.concatenate([[0], cell, cell + 1])
-    order = np.argsort(cells, kind="stable")
+    order = np.argsort(cells)
     cells = cells[order]
-    changes = np.concatenate([[0.0], rise - behind, behind])[order]
+    changes = np.concatenate([[0.0], pieces.rise - behind, behind])[order]
     first = np.flatnonzero(np.diff(cells, prepend=-1))  # of every cell that edges touch
     area = np.abs(np.cumsum(np.add.reduceat(changes, first)))
     start = cells[first]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import pydicom
-import SimpleITK as sitk  # noqa: N813
 from scipy.ndimage import affine_transform
 
-from nnunet_labelset.dataset_conversion.dicom.index import Series, Slice
+from nnunet_labelset.dataset_conversion.dicom.index import Series
+from nnunet_labelset.dataset_conversion.dicom.slices import Slice
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import reason
 from nnunet_labelset.io.place import Place
 from nnunet_labelset.io.volume import Volume
 
@@ -126,7 +121,7 @@ class Stack:
 def sorted_stack(series: Series) -> Stack:
     """Return the slices of a series in order, or raise what makes them no single volume."""
     notes = []
-    slices = list({image.uid: image for image in series.slices}.values())
+    slices = list({(image.uid, image.frame): image for image in series.slices}.values())
     if len(slices) < len(series.slices):
         notes.append(f"{len(series.slices) - len(slices)} duplicate files left out")
     volume = [image for image in slices if not image.localiser]
@@ -164,8 +159,8 @@ def _slice_problems(image: Slice) -> Iterator[str]:
     name = image.path.name
     if image.frames > 1:
         yield (
-            f"{name} is an enhanced multi-frame image: export it as one file per slice "
-            "(dcm4che's emf2sf does it)"
+            f"{name} is a multi-frame image without a place for each frame: export it as one file "
+            "per slice"
         )
     if image.samples > 1:
         yield f"{name} is a colour image: leave it out of the folder"
@@ -188,71 +183,6 @@ def _axes(image: Slice) -> np.ndarray:
     column = column - np.dot(column, row) * row  # headers are rounded
     column = column / np.linalg.norm(column)
     return np.array([row, column, np.cross(row, column)])
-
-
-class _Pixels(NamedTuple):
-    values: np.ndarray
-    slope: float
-    intercept: float
-
-
-def read_pixels(stack: Stack) -> np.ndarray:
-    """Return the rescaled values (z, y, x): int16 where they are whole numbers, else float32."""
-    array: np.ndarray | None = None
-    for number, image in enumerate(stack.slices):
-        pixels = _read_slice(image)
-        if array is None:
-            array = np.empty(stack.shape, dtype=np.int16)
-        whole = pixels.slope.is_integer() and pixels.intercept.is_integer()
-        values: np.ndarray = pixels.values
-        if whole:
-            values = values.astype(np.int32, copy=False)
-            values = values * int(pixels.slope) + int(pixels.intercept)
-        else:
-            values = values * np.float32(pixels.slope) + np.float32(pixels.intercept)
-        if array.dtype == np.int16 and not (whole and _fits(values)):
-            array = array.astype(np.float32)
-        array[number] = values
-    assert array is not None
-    return array
-
-
-def _fits(values: np.ndarray) -> bool:
-    limits = np.iinfo(np.int16)
-    return bool(values.min() >= limits.min and values.max() <= limits.max)
-
-
-def _read_slice(image: Slice) -> _Pixels:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # padding behind the pixels
-            content = pydicom.dcmread(image.path, force=True)
-        slope = float(content.get("RescaleSlope", 1) or 1)
-        intercept = float(content.get("RescaleIntercept", 0) or 0)
-        if "TransferSyntaxUID" not in content.file_meta:  # no preamble: the default of DICOM
-            content.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
-        if content.file_meta.TransferSyntaxUID.is_compressed:
-            return _Pixels(_read_compressed(image.path), 1.0, 0.0)
-        values = content.pixel_array
-    except Exception as error:  # whatever a parser stumbles over
-        why = reason(error).strip().splitlines()[0]
-        raise LabelSetError(f"{image.path}: pixels not readable: {why}") from None
-    if values.shape != (image.rows, image.columns):
-        raise LabelSetError(f"{image.path}: expected one slice, but got the shape {values.shape}")
-    return _Pixels(values, slope, intercept)
-
-
-def _read_compressed(path: Path) -> np.ndarray:
-    """Return the rescaled values: ITK has the decoders that pydicom asks further packages for."""
-    reader = sitk.ImageFileReader()
-    reader.SetImageIO("GDCMImageIO")
-    reader.SetFileName(str(path))
-    try:
-        return sitk.GetArrayFromImage(reader.Execute())[0]
-    except RuntimeError as error:
-        syntax = pydicom.dcmread(path, stop_before_pixels=True).file_meta.TransferSyntaxUID.name
-        why = str(error).strip().splitlines()[-1].strip()
-        raise LabelSetError(f"compressed with {syntax}, which cannot be decoded: {why}") from None
 
 
 @dataclass(frozen=True)

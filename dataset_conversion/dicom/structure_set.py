@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pydicom
-from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 
+from nnunet_labelset.dataset_conversion.dicom.values import numbers
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import reason
 
 CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR", "INTERPOLATED_PLANAR")
 EXTERNAL = "EXTERNAL"
 CONTOUR_DATA = Tag("ContourData")
+GEOMETRIC_TYPE = Tag("ContourGeometricType")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Roi:
 def read_structure_set(path: Path, with_points: bool = True) -> list[Roi]:
     """Return the ROIs of an RTSTRUCT file in their order.
 
-    Without points, which take most of the time, contours have their length and no coordinates.
+    Without points, which take most of the time, an ROI has one contour at most.
     """
     try:
         content = pydicom.dcmread(path, force=True)
@@ -80,27 +81,27 @@ def _read_contours(
     contours = []
     skipped = []
     for item in items:
-        kind = str(item.get("ContourGeometricType") or "CLOSED_PLANAR").upper()
-        points = _points(item, with_points)
+        kind = _kind(item)
+        points = _points(item)
         if kind in CLOSED and len(points) > 2:
             contours.append(points)
+            if not with_points:
+                break
         elif len(points):
             skipped.append(kind if kind not in CLOSED else f"{kind} of {len(points)} points")
     return tuple(contours), tuple(skipped)
 
 
-def _points(item: Dataset, with_points: bool) -> np.ndarray:
-    """Return the points (n, 3) of a contour; decimal texts are parsed by NumPy for speed."""
-    if CONTOUR_DATA not in item:
-        return np.empty((0, 3))
-    element = item.get_item(CONTOUR_DATA)
-    raw = element.value if isinstance(element, RawDataElement) else None
-    if isinstance(raw, bytes) and not with_points:
-        return np.full(((raw.count(b"\\") + 1) // 3, 3), np.nan)
-    if isinstance(raw, bytes):
-        numbers = np.array(raw.strip(b" \0").split(b"\\"), dtype=np.float64)
-    else:
-        numbers = np.array(item.ContourData, dtype=np.float64)
-    if len(numbers) % 3 or not np.isfinite(numbers).all():
-        raise LabelSetError(f"a contour has {len(numbers)} numbers: expected x, y, z of each point")
-    return numbers.reshape(-1, 3)
+def _kind(item: Dataset) -> str:
+    element = item.get_item(GEOMETRIC_TYPE) if GEOMETRIC_TYPE in item else None
+    kind = element.value if element is not None else None
+    text = kind.decode("latin-1") if isinstance(kind, bytes) else str(kind or "")
+    return text.strip(" \0").upper() or "CLOSED_PLANAR"
+
+
+def _points(item: Dataset) -> np.ndarray:
+    """Return the points (n, 3) of a contour."""
+    values = numbers(item, CONTOUR_DATA)
+    if len(values) % 3 or not np.isfinite(values).all():
+        raise LabelSetError(f"a contour has {len(values)} numbers: expected x, y, z of each point")
+    return values.reshape(-1, 3)

@@ -12,12 +12,8 @@ from scipy.spatial.transform import Rotation
 
 from nnunet_labelset.dataset_conversion.dicom.contours import draw
 from nnunet_labelset.dataset_conversion.dicom.index import read_index
-from nnunet_labelset.dataset_conversion.dicom.stack import (
-    Regular,
-    Stack,
-    read_pixels,
-    sorted_stack,
-)
+from nnunet_labelset.dataset_conversion.dicom.pixels import read_pixels
+from nnunet_labelset.dataset_conversion.dicom.stack import Regular, Stack, sorted_stack
 from nnunet_labelset.dataset_conversion.dicom.structure_set import Roi, read_structure_set
 from nnunet_labelset.errors import LabelSetError
 from tests.helpers.dicom import RoiSpec, Scan, ellipse, write_series, write_structures
