@@ -67,6 +67,7 @@ def rasterise(polygons: Sequence[Polygon], shape: tuple[int, int, int]) -> Raste
     clipped_volume = runs.volume
     if abs(runs.count(HALF) - clipped_volume) > TOLERATED_VOLUME * clipped_volume:
         places, areas = runs.partial_voxels()
+        mask = np.ascontiguousarray(mask)
         _take_most_covered(mask, places, areas, round(clipped_volume) - runs.count(1))
     return Raster(box, mask, polygon_volume, clipped_volume)
 
@@ -225,7 +226,7 @@ class _Runs:
         depth, height, width = self.shape
         mask = np.repeat(self.area >= area, self.length)
         padded = mask.reshape(depth, height, width + PADDING)
-        return np.ascontiguousarray(padded[..., :width])
+        return padded[..., :width]
 
     def count(self, area: float) -> int:
         """Return how many voxels are covered by at least this area."""
@@ -233,7 +234,7 @@ class _Runs:
 
     @property
     def volume(self) -> float:
-        return float(np.dot(self.length, self.area))
+        return float((self.length * self.area).sum())
 
     def partial_voxels(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the flat places in the box, and the areas, of voxels that are covered in part."""

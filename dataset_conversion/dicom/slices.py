@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from nnunet_labelset.dataset_conversion.dicom.values import numbers
+from nnunet_labelset.dataset_conversion.dicom.values import numbers_of
 
 PIXEL_DATA = b"\xe0\x7f\x10\x00"
 POSITION = Tag("ImagePositionPatient")
@@ -68,9 +68,9 @@ def read_slices(path: Path, header: Dataset, file: BinaryIO) -> Iterator[Slice]:
         yield Slice(
             path=path,
             uid=str(header.SOPInstanceUID),
-            position=tuple(numbers(place, POSITION).tolist()),
-            orientation=tuple(numbers(place, ORIENTATION).tolist()),
-            spacing=tuple(numbers(place, SPACING).tolist()),
+            position=numbers_of(place, POSITION),
+            orientation=numbers_of(place, ORIENTATION),
+            spacing=numbers_of(place, SPACING),
             rows=int(header.get("Rows") or 0),
             columns=int(header.get("Columns") or 0),
             slope=float(place.get("RescaleSlope", 1) or 1),

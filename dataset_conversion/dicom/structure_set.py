@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pydicom
 from pydicom.dataset import Dataset
-from pydicom.tag import Tag
 
+from nnunet_labelset.dataset_conversion.dicom.contour_items import ContourItem, contour_items
 from nnunet_labelset.dataset_conversion.dicom.values import numbers
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import reason
 
 CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR", "INTERPOLATED_PLANAR")
 EXTERNAL = "EXTERNAL"
-CONTOUR_DATA = Tag("ContourData")
-GEOMETRIC_TYPE = Tag("ContourGeometricType")
 
 
 @dataclass(frozen=True)
@@ -59,10 +57,7 @@ def _read_rois(content: Dataset, with_points: bool) -> Iterator[Roi]:
         int(item.ReferencedROINumber): str(item.get("RTROIInterpretedType") or "")
         for item in content.get("RTROIObservationsSequence") or []
     }
-    drawn: dict[int, list[Dataset]] = {}
-    for item in content.get("ROIContourSequence") or []:
-        items = drawn.setdefault(int(item.ReferencedROINumber), [])
-        items += item.get("ContourSequence") or []
+    drawn = contour_items(content)
     for item in content.get("StructureSetROISequence") or []:
         number = int(item.ROINumber)
         contours, skipped = _read_contours(drawn.get(number, []), with_points)
@@ -76,13 +71,13 @@ def _read_rois(content: Dataset, with_points: bool) -> Iterator[Roi]:
 
 
 def _read_contours(
-    items: list[Dataset], with_points: bool
+    items: Sequence[ContourItem], with_points: bool
 ) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
     contours = []
     skipped = []
     for item in items:
-        kind = _kind(item)
-        points = _points(item)
+        kind = item.kind.strip(b" \0").decode("latin-1").upper() or "CLOSED_PLANAR"
+        points = _points(item.data)
         if kind in CLOSED and len(points) > 2:
             contours.append(points)
             if not with_points:
@@ -92,16 +87,9 @@ def _read_contours(
     return tuple(contours), tuple(skipped)
 
 
-def _kind(item: Dataset) -> str:
-    element = item.get_item(GEOMETRIC_TYPE) if GEOMETRIC_TYPE in item else None
-    kind = element.value if element is not None else None
-    text = kind.decode("latin-1") if isinstance(kind, bytes) else str(kind or "")
-    return text.strip(" \0").upper() or "CLOSED_PLANAR"
-
-
-def _points(item: Dataset) -> np.ndarray:
+def _points(data: bytes) -> np.ndarray:
     """Return the points (n, 3) of a contour."""
-    values = numbers(item, CONTOUR_DATA)
+    values = numbers(data)
     if len(values) % 3 or not np.isfinite(values).all():
         raise LabelSetError(f"a contour has {len(values)} numbers: expected x, y, z of each point")
     return values.reshape(-1, 3)
