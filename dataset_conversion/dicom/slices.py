@@ -17,6 +17,8 @@ PIXEL_DATA = b"\xe0\x7f\x10\x00"
 POSITION = Tag("ImagePositionPatient")
 ORIENTATION = Tag("ImageOrientationPatient")
 SPACING = Tag("PixelSpacing")
+SLOPE = Tag("RescaleSlope")
+INTERCEPT = Tag("RescaleIntercept")
 # Tag, VR and length of the pixels, without decoder.
 PIXELS_AFTER = {ExplicitVRLittleEndian: 12, ImplicitVRLittleEndian: 8}
 FRAME_GROUPS = (
@@ -73,8 +75,8 @@ def read_slices(path: Path, header: Dataset, file: BinaryIO) -> Iterator[Slice]:
             spacing=numbers_of(place, SPACING),
             rows=int(header.get("Rows") or 0),
             columns=int(header.get("Columns") or 0),
-            slope=float(place.get("RescaleSlope", 1) or 1),
-            intercept=float(place.get("RescaleIntercept", 0) or 0),
+            slope=(numbers_of(place, SLOPE) or (1.0,))[0] or 1.0,
+            intercept=(numbers_of(place, INTERCEPT) or (0.0,))[0],
             frame=frame,
             frames=frames if len(places) != frames else 1,
             samples=int(header.get("SamplesPerPixel") or 1),
