@@ -22,7 +22,7 @@ from nnunet_labelset.dataset_conversion.regrid import (
     move,
     resample,
 )
-from nnunet_labelset.dataset_conversion.slicer import paint_segments
+from nnunet_labelset.dataset_conversion.slicer import is_placeholder, paint_segments
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.flat import PICTURES, is_picture
 from nnunet_labelset.io.place import geometry_difference
@@ -202,6 +202,8 @@ class CaseReader:
             self.result.problems.append(str(error))
             return None
         self.result.notes += [Note(OVERLAP, text) for text in covered]
+        if reference is not None and is_placeholder(volume):
+            return np.zeros(reference.place.size[::-1], volume.array.dtype)
         return self.on_grid(volume, path, reference, self.job.grid.outside)
 
     def read_structures(self, reference: Volume | None) -> np.ndarray | None:

@@ -13,7 +13,8 @@ import SimpleITK as sitk  # noqa: N813
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.volume import Volume, read_voxels
 
-NAME = re.compile(r"Segment(\d+)_Name")
+SEGMENT = re.compile(r"Segment(\d+)_(?:Name|ID)").fullmatch
+BINARY = "Binary labelmap"
 
 
 @dataclass(frozen=True)
@@ -34,22 +35,40 @@ def read_segments(path: Path) -> list[Segment]:
     except RuntimeError as error:
         why = str(error).strip().splitlines()[-1].strip()
         raise LabelSetError(f"{path}: not readable as a segmentation: {why}") from None
-    matches = [match for match in map(NAME.fullmatch, reader.GetMetaDataKeys()) if match]
-    if not matches:
+    representation = _text(reader, "Segmentation_SourceRepresentation") or _text(
+        reader, "Segmentation_MasterRepresentation"
+    )
+    if representation not in ("", BINARY):
+        raise LabelSetError(
+            f"{path}: stored as '{representation}': save it from Slicer as a binary labelmap"
+        )
+    matches = [match for match in map(SEGMENT, reader.GetMetaDataKeys()) if match]
+    numbers = sorted({int(match[1]) for match in matches})
+    if not numbers:
         raise LabelSetError(
             f"{path}: no segments in its header: for a label map without names, use "
             'kind = "files" and the values as keys of labels'
         )
-    keys = sorted(matches, key=lambda match: int(match[1]))
-    return [_segment(reader, int(match[1]), path) for match in keys]
+    return [_segment(reader, number, path) for number in numbers]
+
+
+def _text(reader: sitk.ImageFileReader, key: str) -> str:
+    if not reader.HasMetaDataKey(key):
+        return ""
+    # SWIG hands over what is not UTF-8 as lone surrogates.
+    raw = reader.GetMetaData(key).encode("utf-8", "surrogateescape")
+    try:
+        return raw.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1").strip()
 
 
 def _segment(reader: sitk.ImageFileReader, number: int, path: Path) -> Segment:
     """Return a segment; files of Slicer before 4.11 have one layer for each and no values."""
 
     def number_of(key: str, default: int) -> int:
-        name = f"Segment{number}_{key}"
-        return int(reader.GetMetaData(name)) if reader.HasMetaDataKey(name) else default
+        text = _text(reader, f"Segment{number}_{key}")
+        return int(text) if text else default
 
     try:
         layer = number_of("Layer", number if reader.GetNumberOfComponents() > 1 else 0)
@@ -58,7 +77,8 @@ def _segment(reader: sitk.ImageFileReader, number: int, path: Path) -> Segment:
         raise LabelSetError(f"{path}: Segment{number} in its header: {error}") from None
     if not 0 <= layer < reader.GetNumberOfComponents():
         raise LabelSetError(f"{path}: Segment{number} lies in layer {layer}, which is not there")
-    return Segment(reader.GetMetaData(f"Segment{number}_Name").strip(), layer, value)
+    name = _text(reader, f"Segment{number}_Name") or _text(reader, f"Segment{number}_ID")
+    return Segment(name, layer, value)
 
 
 def paint_segments(
@@ -83,3 +103,8 @@ def paint_segments(
                 covered_notes.append(f"{segment.name}: {covered}")
             painted[inside] = number
     return Volume(painted, volume.place), covered_notes
+
+
+def is_placeholder(volume: Volume) -> bool:
+    """Return whether Slicer had nothing to crop to: all segments empty, one voxel anywhere."""
+    return volume.array.size == 1 and not volume.array.any()

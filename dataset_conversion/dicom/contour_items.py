@@ -38,8 +38,7 @@ def contour_items(content: Dataset) -> dict[int, list[ContourItem]]:
     if ROI_CONTOURS not in content:
         return {}
     element = content.get_item(ROI_CONTOURS)
-    is_raw = isinstance(element, RawDataElement) and element.is_little_endian
-    if is_raw and isinstance(element.value, bytes):
+    if isinstance(element, RawDataElement) and element.is_little_endian and element.value:
         try:
             return _walk_rois(element.value, element.is_implicit_VR)
         except (_UnusualError, struct.error, ValueError):

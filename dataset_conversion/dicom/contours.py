@@ -45,7 +45,8 @@ def draw(roi: Roi, stack: Stack) -> DrawnVoxels:
     if not roi.contours:
         return DrawnVoxels(None, 0.0, 0.0, tuple(notes))
     planes = _planes(roi, stack, notes)
-    raster = rasterise([polygon for plane in planes.values() for polygon in plane], stack.shape)
+    polygons = [polygon for plane in planes.values() for polygon in plane]
+    raster = rasterise(polygons, stack.shape)
     gaps = _slices_between(planes, roi, stack)
     if gaps.between:
         raster = _fill_between(raster, gaps.between, sorted(planes))
@@ -53,7 +54,10 @@ def draw(roi: Roi, stack: Stack) -> DrawnVoxels:
     if gaps.left_empty:
         notes.append(f"{len(gaps.left_empty)} slices without a contour between others, left empty")
     voxel = math.prod(stack.spacing) * stack.step / 1000
-    notes += _volume_notes(raster, voxel, filled=bool(gaps.between))
+    lost = (
+        "lie outside of the image" if _reach_beyond(polygons, stack) else "overlap or are twisted"
+    )
+    notes += _volume_notes(raster, voxel, lost, filled=bool(gaps.between))
     return DrawnVoxels(
         raster=raster,
         contour_volume=raster.polygon_volume * voxel,
@@ -62,13 +66,20 @@ def draw(roi: Roi, stack: Stack) -> DrawnVoxels:
     )
 
 
-def _volume_notes(raster: Raster, voxel: float, filled: bool) -> Iterator[str]:
+def _reach_beyond(polygons: Sequence[Polygon], stack: Stack) -> bool:
+    limits = np.array(stack.shape[1:]) - 0.5
+    return any(
+        bool((polygon.points < -0.5).any() or (polygon.points > limits).any())
+        for polygon in polygons
+    )
+
+
+def _volume_notes(raster: Raster, voxel: float, lost: str, filled: bool) -> Iterator[str]:
     """Yield what differs between contours and voxels by more than is tolerated."""
     drawn = raster.polygon_volume
-    lost = drawn - raster.clipped_volume
-    if abs(lost) > TOLERATED_VOLUME * max(drawn, 1e-9):
-        what = "of the contours lie outside of the image" if lost > 0 else "of twisted contours"
-        yield f"{abs(lost) * voxel:.3g} ml {what}"
+    difference = abs(drawn - raster.clipped_volume)
+    if difference > TOLERATED_VOLUME * max(drawn, 1e-9):
+        yield f"{difference * voxel:.3g} ml of the contours {lost}"
     if not filled and abs(raster.volume - drawn) > TOLERATED_VOLUME * drawn:
         yield f"{raster.volume * voxel:.4g} ml of voxels for {drawn * voxel:.4g} ml of contours"
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from nnunet_labelset.dataset_conversion.dicom.contours import draw
 from nnunet_labelset.dataset_conversion.dicom.index import Drawing, DrawingKind
-from nnunet_labelset.dataset_conversion.dicom.polygons import Raster
 from nnunet_labelset.dataset_conversion.dicom.pixels import read_pixels
+from nnunet_labelset.dataset_conversion.dicom.polygons import Raster
 from nnunet_labelset.dataset_conversion.dicom.stack import Regular, Stack
 from nnunet_labelset.dataset_conversion.dicom.structure_set import Roi, read_structure_set
 from nnunet_labelset.dataset_conversion.notes import OVERLAP, Note
@@ -95,7 +95,7 @@ class DicomReader:
     def _rasters(self, name: str) -> list[Raster]:
         """Return the voxels of the ROIs of this name."""
         assert self.case.drawing is not None
-        if self.case.drawing.kind is DrawingKind.SEG:
+        if self.case.drawing.kind is not DrawingKind.RTSTRUCT:
             from nnunet_labelset.dataset_conversion.dicom.segmentation import read_segment
 
             return [read_segment(self._path, name, self.case.stack)]

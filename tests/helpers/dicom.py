@@ -105,6 +105,45 @@ def write_series(folder: Path, array: np.ndarray, scan: Scan, names: str = "{:03
         content.save_as(path, enforce_file_format=True)
 
 
+ENHANCED_CLASS = "1.2.840.10008.5.1.4.1.1.2.1"
+
+
+def write_enhanced(path: Path, array: np.ndarray, scan: Scan) -> None:
+    """Write one enhanced multi-frame CT; frames run against the positions."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = new_file(path, ENHANCED_CLASS, scan, "CT", scan.series)
+    content.SOPInstanceUID = content.file_meta.MediaStorageSOPInstanceUID = scan.uids[0]
+    content.FrameOfReferenceUID = scan.frame
+    content.NumberOfFrames = len(array)
+    content.Rows, content.Columns = array.shape[1:]
+    content.SamplesPerPixel = 1
+    content.PhotometricInterpretation = "MONOCHROME2"
+    content.BitsAllocated, content.BitsStored, content.HighBit = 16, 12, 11
+    content.PixelRepresentation = 0
+    shared = Dataset()
+    shared.PixelMeasuresSequence = Items([Dataset()])
+    shared.PixelMeasuresSequence[0].PixelSpacing = [str(scan.spacing[1]), str(scan.spacing[2])]
+    shared.PlaneOrientationSequence = Items([Dataset()])
+    directions = [f"{value:.9f}" for value in scan.axes[:2].ravel()]
+    shared.PlaneOrientationSequence[0].ImageOrientationPatient = directions
+    shared.PixelValueTransformationSequence = Items([Dataset()])
+    shared.PixelValueTransformationSequence[0].RescaleSlope = "1"
+    shared.PixelValueTransformationSequence[0].RescaleIntercept = "-1000"
+    content.SharedFunctionalGroupsSequence = Items([shared])
+    places = scan.points(np.array([[number, 0, 0] for number in range(len(array))]))[::-1]
+    content.PerFrameFunctionalGroupsSequence = Items([_frame(place) for place in places])
+    content.PixelData = (array[::-1] + 1000).astype("<u2").tobytes()
+    content.save_as(path, enforce_file_format=True)
+
+
+def _frame(place: np.ndarray) -> Dataset:
+    position = Dataset()
+    position.ImagePositionPatient = [f"{value:.6f}" for value in place]
+    frame = Dataset()
+    frame.PlanePositionSequence = Items([position])
+    return frame
+
+
 @dataclass
 class RoiSpec:
     """An ROI to write: contours (n, 3) in mm, or of other types."""
@@ -189,13 +228,12 @@ def ellipse(scan: Scan, number: float, centre: Sequence[float], radii: Sequence[
 
 
 def write_segmentation(
-    path: Path, folder: Path, segments: Mapping[str, np.ndarray], fractional: bool = False
+    path: Path, folder: Path, segments: Mapping[str, np.ndarray], kind: str = "BINARY"
 ) -> Path:
     """Write a DICOM-SEG for the series in a folder; arrays (slices, rows, columns) by position."""
     images = [pydicom.dcmread(file) for file in folder.glob("*.dcm")]
     normal = np.cross(*np.reshape(images[0].ImageOrientationPatient, (2, 3)).astype(float))
     images.sort(key=lambda image: float(np.dot(normal, image.ImagePositionPatient)))
-    kind = highdicom.seg.SegmentationTypeValues
     code = highdicom.sr.CodedConcept("123037004", "SCT", "Anatomical Structure")
     descriptions = [
         highdicom.seg.SegmentDescription(
@@ -210,8 +248,8 @@ def write_segmentation(
     array = np.stack(list(segments.values()), axis=-1)
     content = highdicom.seg.Segmentation(
         source_images=images,
-        pixel_array=array.astype(np.float32 if fractional else np.uint8),
-        segmentation_type=kind.FRACTIONAL if fractional else kind.BINARY,
+        pixel_array=array.astype(np.float32 if kind == "FRACTIONAL" else np.uint8),
+        segmentation_type=kind,
         segment_descriptions=descriptions,
         series_instance_uid=generate_uid(),
         series_number=3,

@@ -10,11 +10,15 @@ import pydicom
 import pytest
 import SimpleITK as sitk  # noqa: N813
 
+from nnunet_labelset.dataset_conversion.dicom.index import read_index
+from nnunet_labelset.dataset_conversion.dicom.pixels import read_pixels
+from nnunet_labelset.dataset_conversion.dicom.stack import sorted_stack
 from tests.helpers.conversion import contract_of, convert, label_sets_of, names, read_array
 from tests.helpers.dicom import (
     RoiSpec,
     Scan,
     ellipse,
+    write_enhanced,
     write_segmentation,
     write_series,
     write_structures,
@@ -346,7 +350,10 @@ def test_segmentations(tmp_path: Path, fractional: bool, axes: np.ndarray) -> No
     folder = tmp_path / "dicom" / "images"
     write_series(folder, np.zeros(scan.shape, np.int16), scan)
     write_segmentation(
-        tmp_path / "dicom" / "seg.dcm", folder, {"Cord": cord, "Parotid R": parotid}, fractional
+        tmp_path / "dicom" / "seg.dcm",
+        folder,
+        {"Cord": cord, "Parotid R": parotid},
+        "FRACTIONAL" if fractional else "BINARY",
     )
     assert run(tmp_path) == 1  # they overlap
     assert run(tmp_path, keys='overlap = "last"') == 0
@@ -355,6 +362,73 @@ def test_segmentations(tmp_path: Path, fractional: bool, axes: np.ndarray) -> No
     assert ((sets == {"cord"}) == (expected == 1)).all()
     assert ((sets == {"parotid_right"}) == (expected == 3)).all()
     assert sets[0, 0, 0] == {"background", "parotid_left"}
+
+
+def test_label_map_segmentations(tmp_path: Path) -> None:
+    """The type that came with DICOM 2024: a value for each segment."""
+    scan = Scan(axes=np.diag([-1.0, 1.0, -1.0]))
+    cord, parotid = np.zeros((2, *scan.shape))
+    cord[2:5, 3:9, 4:7] = 1
+    parotid[4:6, 9:12, 5:15] = 1
+    folder = tmp_path / "dicom" / "images"
+    write_series(folder, np.zeros(scan.shape, np.int16), scan)
+    segments = {"Cord": cord, "Parotid R": parotid}
+    write_segmentation(tmp_path / "dicom" / "seg.dcm", folder, segments, "LABELMAP")
+    assert run(tmp_path) == 0
+    sets = label_sets_of(dataset(tmp_path), "p1")
+    assert ((sets == {"cord"}) == (cord > 0)).all()
+    assert ((sets == {"parotid_right"}) == (parotid > 0)).all()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_enhanced_multi_frame(tmp_path: Path, compressed: bool) -> None:
+    """All slices in one file: the same data set as from a file per slice."""
+    scan = Scan(axes=np.diag([-1.0, 1.0, -1.0]))
+    array = 2 * np.random.default_rng(3).integers(-500, 500, scan.shape)
+    rois = {"Cord": RoiSpec([ellipse(scan, n, (10, 9), (4, 3)) for n in (2, 3, 4)])}
+    write_series(tmp_path / "dicom" / "images", array.astype(np.int16), scan)
+    write_structures(tmp_path / "dicom" / "RS.dcm", scan, rois)
+    assert run(tmp_path) == 0
+    expected = sitk.ReadImage(str(dataset(tmp_path) / "imagesTr" / "p1_0000.nii.gz"))
+    sets = label_sets_of(dataset(tmp_path), "p1")
+    shutil.rmtree(tmp_path / "dicom" / "images")
+    path = tmp_path / "dicom" / "enhanced.dcm"
+    write_enhanced(path, array, scan)
+    if compressed:
+        content = pydicom.dcmread(path)
+        content.compress(pydicom.uid.RLELossless, generate_instance_uid=False)
+        content.save_as(path)
+    assert run(tmp_path, "--overwrite") == 0
+    image = sitk.ReadImage(str(dataset(tmp_path) / "imagesTr" / "p1_0000.nii.gz"))
+    assert np.array_equal(sitk.GetArrayFromImage(image), sitk.GetArrayFromImage(expected))
+    assert image.GetOrigin() == expected.GetOrigin()
+    assert image.GetDirection() == expected.GetDirection()
+    assert (label_sets_of(dataset(tmp_path), "p1") == sets).all()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_unused_bits_and_other_encodings(tmp_path: Path, signed: bool) -> None:
+    """12 bits with something above them, implicit VR, big numbers: the pixels of pydicom."""
+    scan = Scan()
+    write_series(tmp_path / "dicom", np.zeros(scan.shape, np.int16), scan)
+    rng = np.random.default_rng(4)
+    expected = {}
+    for number, path in enumerate(sorted((tmp_path / "dicom").iterdir())):
+        content = pydicom.dcmread(path)
+        content.BitsStored, content.HighBit = 12, 11
+        content.PixelRepresentation = int(signed)
+        content.RescaleSlope = str(1 + number)
+        stored = rng.integers(0, 1 << 16, content.Rows * content.Columns, np.uint16)
+        content.PixelData = stored.tobytes()
+        if number % 2:
+            content.file_meta.TransferSyntaxUID = pydicom.uid.ImplicitVRLittleEndian
+        content.save_as(path, enforce_file_format=True)
+        values = pydicom.dcmread(path).pixel_array.astype(int) * (1 + number) - 1000
+        expected[float(content.ImagePositionPatient[2])] = values
+    (series,) = read_index(tmp_path / "dicom").series.values()
+    stack = sorted_stack(series)
+    assert all(image.stored is not None for image in stack.slices)
+    assert np.array_equal(read_pixels(stack), [expected[height] for height in sorted(expected)])
 
 
 def test_dry_run_tells_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
