@@ -74,12 +74,12 @@ def _reach_beyond(polygons: Sequence[Polygon], stack: Stack) -> bool:
     )
 
 
-def _volume_notes(raster: Raster, voxel: float, lost: str, filled: bool) -> Iterator[str]:
+def _volume_notes(raster: Raster, voxel: float, why_lost: str, filled: bool) -> Iterator[str]:
     """Yield what differs between contours and voxels by more than is tolerated."""
     drawn = raster.polygon_volume
     difference = abs(drawn - raster.clipped_volume)
     if difference > TOLERATED_VOLUME * max(drawn, 1e-9):
-        yield f"{difference * voxel:.3g} ml of the contours {lost}"
+        yield f"{difference * voxel:.3g} ml of the contours {why_lost}"
     if not filled and abs(raster.volume - drawn) > TOLERATED_VOLUME * drawn:
         yield f"{raster.volume * voxel:.4g} ml of voxels for {drawn * voxel:.4g} ml of contours"
 

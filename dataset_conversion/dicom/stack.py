@@ -90,7 +90,8 @@ class Stack:
     def pixel_coordinates(self, points: np.ndarray) -> np.ndarray:
         """Return patient coordinates (n, 3) as (slice, row, column), all counted from 0.
 
-        Rows and columns are counted in the slice at that height: a tilted gantry shifts it.
+        Rows and columns are counted in the slice at that height: a tilted gantry shifts it, and
+        other slices may lie a part of a pixel beside each other.
         """
         numbers = np.arange(len(self.heights), dtype=float)
         height = points @ self.axes[2]
@@ -98,7 +99,7 @@ class Stack:
         place += np.minimum(height - self.heights[0], 0) / self.step
         place += np.maximum(height - self.heights[-1], 0) / self.step
         in_plane = (points - self.origins[0]) @ self.axes[[1, 0]].T / self.spacing
-        if self.is_sheared:
+        if self.shear.any():
             in_plane[:, 0] -= np.interp(height, self.heights, self.shear[:, 0])
             in_plane[:, 1] -= np.interp(height, self.heights, self.shear[:, 1])
         return np.column_stack([place, in_plane])
