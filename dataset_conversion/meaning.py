@@ -229,13 +229,24 @@ def _stored(
         for_ignore=for_ignore,
     )
     known_values = {value: labels for value, labels in values.items() if labels in storage.value}
+    stored = {value: storage.value[labels] for value, labels in known_values.items()}
+    in_dispute = {stored[number] for number in protocol.disputed if number in stored}
     return Interpretation(
-        protocol=storage.protocol,
-        values={value: storage.value[labels] for value, labels in known_values.items()},
+        protocol=_with_disputes(storage.protocol, in_dispute),
+        values=stored,
         outside=storage.value[outside],
         enlarged=storage.enlarged,
         is_complete=protocol.is_complete,
     )
+
+
+def _with_disputes(protocol: Protocol, in_dispute: Collection[int]) -> Protocol:
+    """Return a protocol whose `ignore` says that raters disagreed, if it holds such voxels: plain
+    `ignore` would say nothing, and labels that only one of them saw would count as absent.
+    """
+    if protocol.num_leaves not in in_dispute or protocol.sets[-1] != protocol.full_set:
+        return protocol
+    return replace(protocol, states_ignore=True, vouched=protocol.vouched | protocol.annotated)
 
 
 def _annotated_alone(

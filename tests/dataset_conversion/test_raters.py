@@ -131,3 +131,25 @@ def test_three_raters():
     combined, disputed = combine_raters(arrays)
     assert combined[:2].tolist() == [0, 1]
     assert [disputed[number] for number in combined[2:].tolist()] == [(1, 2), (0, 1, 2)]
+
+
+def test_what_only_one_rater_saw_is_undecided_where_values_ran_out(tmp_path):
+    """All disputes are stored as `ignore`, which says so: nothing is absent, and all was drawn."""
+    ann = np.zeros(SHAPE, np.uint8)
+    ann[1, 1, 1] = 2
+    bob = ann.copy()
+    for row, (first, second) in enumerate([(1, 0), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]):
+        ann[4, row], bob[4, row] = first, second
+    write_case(tmp_path, ann, bob)
+    assert run(tmp_path) == 0
+    contract = contract_of(dataset(tmp_path))
+    assert all(contract.coverage(["a"]).values())
+    write_volume(tmp_path / "p" / "a.nii.gz", np.where(ann == bob, ann, 1).astype(np.uint8))
+    folders = [str(dataset(tmp_path) / "labelsTr"), str(tmp_path / "p")]
+    assert main(["evaluate", *folders, "-np", "1", "--no-surfaces"]) == 0
+    content = read_json(tmp_path / "p" / "evaluation" / "metrics.json")
+    outcomes = {name: leaf["outcome"] for name, leaf in content["cases"][0]["leaves"].items()}
+    assert outcomes["vein"] == "scored"
+    assert outcomes["artery"] == outcomes["nerve"] == "undecided"
+    assert content["cases"][0]["known_wrong"] == 0
+    assert main(["verify", "-d", str(dataset(tmp_path))]) == 0

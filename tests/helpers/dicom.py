@@ -130,7 +130,8 @@ def write_enhanced(path: Path, array: np.ndarray, scan: Scan) -> None:
     shared.PixelValueTransformationSequence[0].RescaleSlope = "1"
     shared.PixelValueTransformationSequence[0].RescaleIntercept = "-1000"
     content.SharedFunctionalGroupsSequence = Items([shared])
-    places = scan.points(np.array([[number, 0, 0] for number in range(len(array))]))[::-1]
+    numbers = [[number % scan.shape[0], 0, 0] for number in range(len(array))]
+    places = scan.points(np.array(numbers))[::-1]
     content.PerFrameFunctionalGroupsSequence = Items([_frame(place) for place in places])
     content.PixelData = (array[::-1] + 1000).astype("<u2").tobytes()
     content.save_as(path, enforce_file_format=True)

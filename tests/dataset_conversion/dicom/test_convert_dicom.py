@@ -221,6 +221,57 @@ def nothing_matches(folder: Path) -> None:
     write_patient(folder, Scan(patient="bad"), {"Lens": RoiSpec()})
 
 
+def four_dimensions(folder: Path) -> None:
+    """Two time points of an enhanced file: two frames in every place."""
+    scan = write_patient(folder, Scan(patient="bad"))
+    shutil.rmtree(folder / "images")
+    array = np.zeros(scan.shape, np.int16)
+    write_enhanced(folder / "images" / "movie.dcm", np.concatenate([array, array]), scan)
+
+
+def compressed_enhanced(folder: Path) -> None:
+    scan = write_patient(folder, Scan(patient="bad"))
+    shutil.rmtree(folder / "images")
+    path = folder / "images" / "movie.dcm"
+    write_enhanced(path, np.zeros(scan.shape, np.int16), scan)
+    content = pydicom.dcmread(path)
+    content.file_meta.TransferSyntaxUID = pydicom.uid.JPEG2000Lossless
+    frames = [b"not a picture!"] * scan.shape[0]
+    content.PixelData = pydicom.encaps.encapsulate(frames)
+    content["PixelData"].VR = "OB"
+    content.save_as(path)
+
+
+def broken_contour(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    content = pydicom.dcmread(folder / "RS.dcm")
+    contour = content.ROIContourSequence[0].ContourSequence[0]
+    contour.ContourData = list(contour.ContourData)[:-1]
+    content.save_as(folder / "RS.dcm")
+
+
+def truncated_structures(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    path = folder / "RS.dcm"
+    path.write_bytes(path.read_bytes()[:-2000])
+
+
+def without_images(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    shutil.rmtree(folder / "images")
+
+
+def empty_names(folder: Path) -> None:
+    scan = Scan(patient="bad")
+    write_patient(folder, scan, {"": RoiSpec([ellipse(scan, 3, (10, 9), (4, 3))])})
+
+
+def two_structure_sets(folder: Path) -> None:
+    scan = write_patient(folder, Scan(patient="bad"))
+    rois = {"Cord": RoiSpec([ellipse(scan, 3, (10, 9), (4, 3))])}
+    write_structures(folder / "RS2.dcm", scan, rois, "plan 2", "20200104")
+
+
 BAD = {
     irregular: "irregular",
     truncated: "003.dcm",
@@ -235,6 +286,13 @@ BAD = {
     two_sizes: "size",
     two_series: "series",
     nothing_matches: "Lens",
+    four_dimensions: "4D",
+    compressed_enhanced: "movie.dcm",
+    broken_contour: "RS.dcm",
+    truncated_structures: "RS.dcm",
+    without_images: "RS.dcm",
+    empty_names: "RS.dcm",
+    two_structure_sets: "RS2.dcm",
 }
 
 
@@ -313,6 +371,35 @@ def test_choices_for_bad_cases(tmp_path: Path, capsys: pytest.CaptureFixture) ->
     assert run(tmp_path, "--overwrite", keys='match = "folder"') == 0
     assert "RS.dcm" in capsys.readouterr().out  # paired by folder: told
     assert (label_sets_of(dataset(tmp_path), "bad") == {"cord"}).any()
+
+
+@pytest.mark.parametrize("charset", ["ISO_IR 100", "ISO_IR 192", None])
+def test_names_with_umlauts(tmp_path: Path, charset: str | None) -> None:
+    """Latin-1, UTF-8, and Latin-1 in a file that does not say so."""
+    scan = Scan()
+    rois = {
+        "Rückenmark": RoiSpec([ellipse(scan, 3, (10, 9), (4, 3))]),
+        "": RoiSpec([ellipse(scan, 3, (3, 3), (1, 1))]),
+    }
+    write_patient(tmp_path / "dicom", scan, rois)
+    path = tmp_path / "dicom" / "RS.dcm"
+    content = pydicom.dcmread(path)
+    content.SpecificCharacterSet = charset or "ISO_IR 100"
+    content.StructureSetROISequence[0].ROIName = "Rückenmark"
+    content.save_as(path)
+    if charset is None:
+        raw = path.read_bytes()
+        assert b"ISO_IR 100" in raw
+        path.write_bytes(raw.replace(b"ISO_IR 100", b"ISO_IR 6  "))
+    manifest = tmp_path / "clinic.toml"
+    text = MANIFEST.replace("(?i)^(spinal ?)?cord$", "^R.ckenmark$").replace("{keys}", "")
+    manifest.write_text(text, encoding="utf-8")
+    source = f"clinic={tmp_path / 'dicom'}"
+    assert convert(tmp_path, "-m", str(manifest), "--source", source) == 0
+    assert (label_sets_of(dataset(tmp_path), "p1") == {"cord"}).any()
+    if charset:
+        manifest.write_text(text.replace("R.ckenmark", "Rückenmark"), encoding="utf-8")
+        assert convert(tmp_path, "-m", str(manifest), "--source", source, "--overwrite") == 0
 
 
 def test_duplicates_and_files_that_are_not_dicom(tmp_path: Path) -> None:
