@@ -104,6 +104,7 @@ def forest_plot(
     left = min(MOST_NAME, 16 + 5.9 * longest)
     right, step = FOREST_WIDTH - 16, 6
     names, top = _method_names(methods, 8, right, 30)
+    top += NAME_LINE if len(rows) > LONG else 0  # of the axis at this end
     height = max(14, step * len(methods) + 6)
     bottom = top + height * len(rows)
     x = Axis(low, high, left, right)

@@ -116,6 +116,9 @@ def test_many_labels_are_rows_of_one_plot() -> None:
         assert plot.count("<path") == 4
         assert len(re.findall('class="tick"[^>]*>50|class="tick"[^>]*>40', plot)) == axes
         assert plot.count("<text") < count + 20
+        name, *_ = re.findall('y="([\\d.]+)" class="tick-left"', plot)
+        heights = sorted(map(float, re.findall('y="([\\d.]+)" class="tick"', plot)))
+        assert heights[0] - float(name) > 12  # the axis on top stands below the names
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(3, 8))
