@@ -55,13 +55,13 @@ def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
     names = [name for name in table[0] if name]
     ticks = LabelColumns(table, leaves)
     case = case_column(names, path)
-    if "annotated" not in names and (ticks.columns or not set(names) & set(COLUMNS[1:])):
-        require_all_labels(ticks, names, path)
     known = {case, *COLUMNS, *ticks.columns.values()}
     ignored = tuple(name for name in names if name not in known)
     for name in ignored:
         if hint := near_miss(name.lower(), COLUMNS):
             raise LabelSetError(f"{path}: unknown column '{name}'{hint}")
+    if "annotated" not in names and (ticks.columns or not set(names) & set(COLUMNS[1:])):
+        require_all_labels(ticks, names, path)
     for line in table:
         line["case"] = without_ending(line[case])
     return AnnotatedList(_rows(table, COLUMNS, leaves, ticks), ignored)

@@ -351,7 +351,7 @@ def test_killed_run_is_finished_by_the_next(tmp_path, capsys):
     }
 
     assert main(arguments) == 0
-    assert "were already there" in capsys.readouterr().out
+    assert "interrupted" in capsys.readouterr().out
     dataset = out / "Dataset027_Fetal"
     kept = {
         path.stem
@@ -402,7 +402,7 @@ def test_changed_rules_or_files_are_not_resumed(tmp_path, capsys, monkeypatch):
     write_volume(source / "b" / "parcellation.nii.gz", slabs(8, 7, 6, 5, 4, 3, 2, 1))
     assert convert(tmp_path / "raw", *arguments) == 0
     dataset = tmp_path / "raw" / "Dataset027_Fetal"
-    assert "already there" not in capsys.readouterr().out
+    assert "interrupted" not in capsys.readouterr().out
     assert np.array_equal(read_array(dataset / "labelsTr" / "a.nii.gz"), LABELS)
     assert np.array_equal(
         read_array(dataset / "labelsTr" / "b.nii.gz"), slabs(8, 7, 6, 5, 4, 3, 2, 1)
