@@ -37,13 +37,13 @@ def test_generated_pages_are_current(generate: ModuleType, monkeypatch: pytest.M
 
 
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
+    # Not --quiet: it would hide warnings from --strict as well.
     command = [
         sys.executable,
         "-m",
         "mkdocs",
         "build",
         "--strict",
-        "--quiet",
         "--site-dir",
         tmp_path / "site",
     ]

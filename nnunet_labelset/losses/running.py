@@ -44,8 +44,8 @@ class RunningDice(LabelSetLoss):
     Each scale of deep supervision has its own state. `scale` names the scale of the next call, as
     `training.outputs` does; otherwise scales are told apart by their shape.
 
-    >>> [base.__name__ for base in RunningLeafDiceLoss.__bases__]
-    ['RunningDice', 'LeafDiceLoss']
+    >>> issubclass(RunningLeafDiceLoss, LeafDiceLoss)
+    True
     """
 
     def __init__(self, *args: Any, decay: float = 0.9, tail: float = 0.1, **options: Any) -> None:
