@@ -6,11 +6,7 @@ import json
 import re
 from pathlib import Path
 
-import pytest
 import torch
-
-from nnunet_labelset.contract import Contract
-from nnunet_labelset.errors import LabelSetError
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -45,24 +41,3 @@ def test_contract():
         else:
             exec(code, scope)
     assert compared == 5
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda d: d.pop("label_sets"),
-        lambda d: d["label_sets"]["cases"].update(c="atlsa"),
-        lambda d: d["label_sets"]["protocols"]["basic"].update(ignore=["brain_stem"]),
-        lambda d: d["label_sets"]["protocols"]["basic"].update(cortx=["cortex"]),
-        lambda d: d["label_sets"]["protocols"]["basic"].update(ignore=[]),
-        lambda d: d.update(labels={"background": 0, "brain": [1, 2]}),
-    ],
-)
-def test_messages(change):
-    """The messages in the table are those of the code."""
-    dataset_json = json.loads(snippets("contract.md", "json")[0])
-    change(dataset_json)
-    with pytest.raises(LabelSetError) as error:
-        Contract.from_dataset_json(dataset_json)
-    page = (DOCS / "contract.md").read_text("utf-8")
-    assert str(error.value)[:80] in page
