@@ -5,6 +5,7 @@ with `--c`.
 from __future__ import annotations
 
 import copy
+import gc
 import re
 import sys
 from pathlib import Path
@@ -119,6 +120,35 @@ def test_training_goes_on_from_a_checkpoint(
     for example in examples[2:]:
         losses = [trainer.train_step(copy.deepcopy(example))["loss"] for trainer in (first, second)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_resumed_training_keeps_one_copy_of_the_teacher(
+    in_process: tiny.NNUNet, tmp_path: Path
+) -> None:
+    first = started(in_process, "nnUNetTrainerLabelSetTeacher")
+    first.current_epoch = 6
+    for step in range(2):
+        first.train_step(batch(step, ["full_0", "part_0"], values=4))
+    first.save_checkpoint(str(tmp_path / "checkpoint.pth"))
+    weights = first.teacher.module.state_dict()
+    name = next(name for name in weights if name.endswith("conv.weight"))
+    saved = weights[name].clone()
+    first.train_step(batch(2, ["full_0", "part_0"], values=4))  # its own teacher moves on
+    second = make(in_process, TRAINERS["nnUNetTrainerLabelSetTeacher"], fold="all")
+    second.load_checkpoint(str(tmp_path / "checkpoint.pth"))
+    second.on_train_start()
+    assert saved_copies(saved) == 1  # in the state, until the teacher is made
+    second.train_step(batch(2, ["full_0", "part_0"], values=4))
+    assert second.teacher.module.state_dict()[name].shape == saved.shape
+    assert saved_copies(saved) == 0
+
+
+def saved_copies(saved: torch.Tensor) -> int:
+    """Number of other places in memory with the same values; several tensors may share one."""
+    gc.collect()
+    tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
+    places = {item.data_ptr() for item in tensors if torch.equal(item, saved)}
+    return len(places - {saved.data_ptr()})
 
 
 def test_state_does_not_reach_prediction(in_process: tiny.NNUNet, tmp_path: Path) -> None:
