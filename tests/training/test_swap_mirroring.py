@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from nnunet_labelset.training.swap_mirroring import (
 )
 from tests.helpers import tiny
 from tests.helpers.errors import refusal
+from tests.helpers.volumes import write_volume
 
 TRAINER = "nnUNetTrainerLabelSet_SwapMirroring"
 NAMES = ("background", "kidney_left", "kidney_right", "liver")
@@ -188,3 +190,79 @@ def test_headers_that_contradict_the_labels_stop_the_training(
     monkeypatch.setattr(swap_mirroring, "sides_apart", lambda *_: [np.array([0.0, 18.0, 1.0])])
     with refusal(SystemExit, "axis 1"):
         trainer.initialize()
+
+
+def trained_model(nnunet: tiny.NNUNet) -> None:
+    """Train for some steps, so that the outputs of a patch and of its mirror image differ."""
+    torch.manual_seed(0)
+    np.random.seed(0)  # nnU-Net's augmentation
+    trainer = tiny.make(
+        nnunet, nnUNetTrainerLabelSet_SwapMirroring, sided_dataset(nnunet), fold="all"
+    )
+    trainer.initialize()
+    trainer.on_train_start()
+    for _ in range(20):
+        trainer.train_step(next(trainer.dataloader_train))
+    trainer.save_checkpoint(str(Path(trainer.output_folder, "checkpoint_final.pth")))
+
+
+def predicted(nnunet: tiny.NNUNet, results: Path, command: str, *words: object) -> Path:
+    output = results / f"{command} {len(words)}"
+    nnunet.run(
+        command,
+        *(*words, "-i", results / "images", "-o", output, "-d", 901, "-c", "3d_fullres"),
+        *("-f", "all", "-tr", TRAINER, "-device", "cpu", "-npp", 1, "-nps", 1),
+        "--save_probabilities",
+        nnUNet_results=str(results),
+    )
+    return output
+
+
+def probabilities(folder: Path, case: str) -> np.ndarray:
+    return np.load(folder / f"{case}.npz")["probabilities"].astype(float)  # (C, z, y, x)
+
+
+def mean_of_logits(*probabilities: np.ndarray) -> np.ndarray:
+    product = np.prod(probabilities, axis=0) ** (1 / len(probabilities))
+    return product / product.sum(0)
+
+
+# nnU-Net weights the voxels of a tile by a Gaussian in float16. In its corners the weight is
+# subnormal, so that stored logits are rounded by up to 0.5: the border is left out. The Gaussian is
+# not symmetric either, so that tiles that overlap weigh differently in an image and in its mirror
+# image: one tile is compared more closely than several.
+@pytest.mark.parametrize(("case", "tolerance"), [("patch", 2e-3), ("tiles", 0.03)])
+def test_predict_averages_over_the_image_and_its_exchanged_mirror_image(
+    case: str, tolerance: float, predictions: tuple[Path, Path]
+) -> None:
+    ours, stock = predictions
+    plain = probabilities(stock, case)
+    of_mirrored = probabilities(stock, f"{case}_mirrored")[..., ::-1]
+    result = probabilities(ours, case)
+    error = inner_difference(result, mean_of_logits(plain, of_mirrored[[0, 2, 1, 3]]))
+    assert error.max() < tolerance
+    assert error.mean() < 1e-3
+    assert inner_difference(result, mean_of_logits(plain, of_mirrored)).mean() > 3e-3
+    assert inner_difference(result, plain).mean() > 3e-3
+
+
+def inner_difference(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return np.abs(first - second)[:, 4:-4, 4:-4, 4:-4]
+
+
+@pytest.fixture(scope="module")
+def predictions(
+    prepared: tiny.NNUNet, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """Predictions of `nnunet_labelset predict`, and of nnU-Net's own command."""
+    results = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        trained_model(tiny.enter(prepared, patch, results))
+    for case, shape in (("patch", (16, 16, 16)), ("tiles", tiny.SHAPE)):
+        image = tiny.volume(100, shape=shape)[0]
+        for name, array in ((case, image), (f"{case}_mirrored", image[..., ::-1])):
+            write_volume(results / "images" / f"{name}_0000.nii.gz", array.copy())
+    return (
+        predicted(prepared, results, "nnunet_labelset", "predict"),
+        predicted(prepared, results, "nnUNetv2_predict"),
+    )
