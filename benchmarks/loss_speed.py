@@ -83,12 +83,13 @@ def our_losses(label_sets: LabelSets) -> dict[str, Loss]:
         losses.MarginalCrossEntropyLoss,
         losses.MarginalFocalLoss,
         losses.LeafDiceCELoss,
+        losses.RunningLeafDiceCELoss,  # of the recommended trainer
         losses.LeafDiceFocalLoss,
         losses.MarginalDiceCELoss,
         losses.MarginalDiceFocalLoss,
     ]
     return {
-        module.__name__: module(label_sets, **({"alpha": 2} if module.dice else {}))
+        module.__name__: module(label_sets, **({"alpha": 2} if "Dice" in module.__name__ else {}))
         for module in modules
     }
 

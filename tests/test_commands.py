@@ -63,6 +63,15 @@ def test_our_folder_is_put_before_that_of_the_user(monkeypatch: pytest.MonkeyPat
     assert external_trainers() == trainers_folder()
 
 
+def test_a_trainer_file_in_another_encoding_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "# façon d'un hôpital\nclass nnUNetTrainerOfTheirs: ...\n"
+    (tmp_path / "theirs.py").write_text(source, encoding="latin-1")
+    monkeypatch.setenv("nnUNet_extTrainer", str(tmp_path))
+    assert {"nnUNetTrainerOfTheirs", "nnUNetTrainerLabelSet"} <= known_trainers()
+
+
 def test_trainers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture) -> None:
     assert main(["trainers"]) == 0
     folder = Path(capsys.readouterr().out.strip())
@@ -70,6 +79,7 @@ def test_trainers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture) -> 
     *lines, rule = capsys.readouterr().out.splitlines()
     assert "_short" in rule
     assert "_NoMirroring" in rule
+    assert "_onlyMirror01" in rule
     assert "nnUNetTrainerMarginalDice_short_NoMirroring" in known_trainers()
     defined = {
         name

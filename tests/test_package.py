@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nnunet_labelset import __version__
 from nnunet_labelset.cli import VERBS, main
@@ -41,6 +43,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").glob("*.yml")))
+def test_workflows_run_on_extras_and_commands_that_exist(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow[True]  # YAML takes the key "on" for a truth value
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = " ".join(step.get("run", "") for step in steps)
+    extras = ",".join(re.findall(r"\.\[([\w,]+)\]", commands)).split(",")
+    assert set(extras) - {""} <= set(metadata("nnunet_labelset").get_all("Provides-Extra"))
+    files = re.findall(r"python (\S+\.py)", commands)
+    assert not [name for name in files if not (ROOT / name).is_file()]
 
 
 @pytest.mark.parametrize("name", ["Contract", "LabelSets", "contract"])

@@ -1,6 +1,6 @@
 """Variants of every trainer, by one rule for their names:
 
-    METHOD [_5epochs | _50epochs | _100epochs | _250epochs | _short] [_NoMirroring]
+    METHOD [_5epochs | _50epochs | _100epochs | _250epochs | _short] [_NoMirroring | _onlyMirror01]
 
 Each METHOD is a class in another file of this folder. nnU-Net finds a trainer by its name as an
 attribute of a module, so the classes need not be written out.
@@ -8,6 +8,7 @@ attribute of a module, so the classes need not be written out.
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoMirroring import (
+    nnUNetTrainer_onlyMirror01,
     nnUNetTrainerNoMirroring,
 )
 from nnunetv2.training.nnUNetTrainer.variants.training_length.nnUNetTrainer_Xepochs import (
@@ -22,6 +23,10 @@ from nnunet_labelset.trainers import baselines, label_set, leaf_dice, marginal, 
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.short import ShortMixin
 
+MIRRORING = {
+    "NoMirroring": nnUNetTrainerNoMirroring,
+    "onlyMirror01": nnUNetTrainer_onlyMirror01,
+}
 LENGTHS = {
     "5epochs": nnUNetTrainer_5epochs,
     "50epochs": nnUNetTrainer_50epochs,
@@ -34,8 +39,7 @@ def make_variant(method: type, name: str) -> type:
     """Return the trainer `method` with the length and the mirroring that `name` asks for."""
     words = name.removeprefix(method.__name__).split("_")
     bases = [method]
-    if "NoMirroring" in words:
-        bases.append(nnUNetTrainerNoMirroring)
+    bases += [base for word, base in MIRRORING.items() if word in words]
     bases += [base for word, base in LENGTHS.items() if word in words]
     if "short" in words:
         bases.insert(0, ShortMixin)

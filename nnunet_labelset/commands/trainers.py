@@ -7,6 +7,7 @@ import argparse
 from nnunet_labelset.nnunet.discovery import (
     LENGTHS,
     NO_MIRRORING,
+    ONLY_MIRROR_01,
     described_trainers,
     trainers_folder,
 )
@@ -28,5 +29,5 @@ def run(args: argparse.Namespace) -> None:
         print(f"{name:<{max(map(len, lines))}}  {words}")
     print(
         f"Append a length ({', '.join(LENGTHS)}), then {NO_MIRRORING} for labels that differ by "
-        "side"
+        f"side, or {ONLY_MIRROR_01} to mirror along the first two axes only"
     )

@@ -14,6 +14,7 @@ DEFAULT_TRAINER = "nnUNetTrainerLabelSet"
 # Every trainer of ours has these variants, written in this order: see trainers/variants.py.
 LENGTHS = ("_5epochs", "_50epochs", "_100epochs", "_250epochs", "_short")
 NO_MIRRORING = "_NoMirroring"
+ONLY_MIRROR_01 = "_onlyMirror01"  # along the first two axes, or the first one in 2D
 
 
 def _folder_of(package: str) -> Path:
@@ -51,8 +52,9 @@ def known_trainers() -> set[str]:
 
 def variant_names(method: str) -> list[str]:
     """Return the names of a trainer's variants, without its own."""
-    with_mirroring = [f"{method}{length}" for length in LENGTHS]
-    return [*with_mirroring, *(f"{name}{NO_MIRRORING}" for name in [method, *with_mirroring])]
+    lengths = [f"{method}{length}" for length in LENGTHS]
+    suffixes = (NO_MIRRORING, ONLY_MIRROR_01)
+    return lengths + [f"{name}{suffix}" for suffix in suffixes for name in [method, *lengths]]
 
 
 def described_trainers() -> dict[str, str]:

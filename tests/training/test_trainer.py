@@ -68,7 +68,7 @@ LENGTHS = ("", "_5epochs", "_50epochs", "_100epochs", "_250epochs", "_short")
 
 def test_the_names_that_users_type() -> None:
     names = {f"{method}{length}" for method in METHODS for length in LENGTHS}
-    names |= {f"{name}_NoMirroring" for name in names}
+    names |= {f"{name}{suffix}" for name in names for suffix in ("_NoMirroring", "_onlyMirror01")}
     assert set(TRAINERS) == {f"nnUNetTrainer{name}" for name in names}
     assert set(TRAINERS) <= known_trainers()
 
@@ -93,6 +93,13 @@ def test_lengths(in_process: tiny.NNUNet, name: str) -> None:
     assert make(in_process, TRAINERS[name]).num_epochs == int(
         name.split("_")[1].removesuffix("epochs")
     )
+
+
+def test_mirroring_along_two_axes_only(in_process: tiny.NNUNet) -> None:
+    trainer = make(in_process, TRAINERS["nnUNetTrainerLabelSet_100epochs_onlyMirror01"])
+    assert trainer.num_epochs == 100
+    axes = trainer.configure_rotation_dummyDA_mirroring_and_inital_patch_size()[3]
+    assert axes == trainer.inference_allowed_mirroring_axes == (0, 1)
 
 
 class PlainLoss(torch.nn.Module):
