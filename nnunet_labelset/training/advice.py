@@ -1,4 +1,4 @@
-"""Advice in the training log where the data and the trainer do not go together."""
+"""Advice in the training log where trainer and data do not fit."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Advice:
     def __init__(self, contract: Contract, trainer_name: str, log: Callable[[str], None]) -> None:
         """
         contract: of the data set.
-        trainer_name: the trainer at work.
-        log: writes a line.
+        trainer_name: the class of this training.
+        log: writes a line into the training log.
         """
         self.contract = contract
         self.trainer_name = trainer_name

@@ -25,7 +25,7 @@ NNUNET = "nnunetv2."  # what nnU-Net's own modules start with
 
 
 def check_order(cls: type, mixin: type) -> None:
-    """Refuse a class in which nnU-Net's methods would win: it would train plain nnU-Net."""
+    """Refuse a class whose nnU-Net base overrides the mixin: it would train plain nnU-Net."""
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
     for ancestor in cls.__mro__[: cls.__mro__.index(mixin)]:
@@ -104,7 +104,7 @@ def check_values(dataset: Any, contract: Contract) -> None:
 
 
 def check_foreground(dataset: Any, contract: Contract) -> None:
-    """Make sure that some voxel is known not to be background; usually the first case has one."""
+    """Raise unless some voxel certainly is not background; usually the first case has one."""
     for case in dataset.identifiers:
         sets = contract.protocol(case).sets
         foreground = [value for value, labels in enumerate(sets) if 0 not in labels]

@@ -22,9 +22,9 @@ from nnunet_labelset.nnunet.export import without_cases
 from nnunet_labelset.training import checkpoints, checks, outputs, validation
 from nnunet_labelset.training.advice import Advice
 from nnunet_labelset.training.checks import stopping, stopping_at_contract
-from nnunet_labelset.training.sampling import BY_LEAF, SampledDataset, Sampling, chosen_sampling
+from nnunet_labelset.training.sampling import BY_LEAF, SampledDataset, Sampling, read_sampling_mode
 
-if TYPE_CHECKING:  # what a mixin stands before: anything when it runs
+if TYPE_CHECKING:  # at run time a mixin has no base of its own
     from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer as Trainer
 else:
     Trainer = object
@@ -59,7 +59,7 @@ class LabelSetMixin(Trainer):
             self.contract = Contract.from_dataset_json(dataset_json)
             self.label_sets = LabelSets.of_contract(self.contract)
         with stopping():
-            self.sampling_mode = chosen_sampling(self.sampling)
+            self.sampling_mode = read_sampling_mode(self.sampling)
             checks.check_train_step(type(self), LabelSetMixin)
         self.outputs = outputs.outputs_of(self.label_sets, self.contract)
         # nnU-Net sends what it gets here to Weights & Biases, if that is switched on

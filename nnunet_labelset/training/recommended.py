@@ -1,6 +1,4 @@
-"""The recommended combination: running Leaf-Dice from the start, marginal cross entropy after
-it.
-"""
+"""The recommended combination: running Leaf-Dice, and marginal cross entropy that grows."""
 
 from __future__ import annotations
 
@@ -13,10 +11,10 @@ from nnunet_labelset.training.mixin import LabelSetMixin
 class RecommendedMixin(LabelSetMixin):
     """Put it before a trainer as `LabelSetMixin`; it chooses the loss.
 
-    At full weight from the first step, cross entropy can leave a small or merged leaf dead: nearly
-    all voxels speak against it before Dice has found it. Its gradient therefore grows from 0 to its
-    full size in the first half of the training. The logged losses count cross entropy in full from
-    the start: training and validation show the same function in every epoch.
+    At full weight from the first step, cross entropy can suppress a small or merged label for good:
+    nearly all voxels are evidence against it before Dice has found it. Its gradient therefore grows
+    from 0 to full size in the first half of the training. The logged losses include cross entropy
+    in full from the start, so that training and validation show the same function in every epoch.
     """
 
     loss_class = RunningLeafDiceCELoss

@@ -18,18 +18,18 @@ from nnunet_labelset.errors import LabelSetError
 
 BY_LEAF, UNIFORM = "leaf", "uniform"
 VARIABLE = "nnunet_labelset_sampling"
-FEWEST_ENTRIES = 20_000  # of the list that stands for the probabilities
+FEWEST_ENTRIES = 20_000  # of the list of cases from which the loader draws
 MOST_ENTRIES = 1_000_000
 
 
-def chosen_sampling(default: str) -> str:
+def read_sampling_mode(default: str) -> str:
     """Return `leaf` or `uniform` from the environment: nnU-Net's trainers have no options."""
-    chosen = os.environ.get(VARIABLE, default)
-    if chosen not in (BY_LEAF, UNIFORM):
+    mode = os.environ.get(VARIABLE, default)
+    if mode not in (BY_LEAF, UNIFORM):
         raise LabelSetError(
-            f"Expected {VARIABLE} to be '{BY_LEAF}' or '{UNIFORM}', but got '{chosen}'"
+            f"Expected {VARIABLE} to be '{BY_LEAF}' or '{UNIFORM}', but got '{mode}'"
         )
-    return chosen
+    return mode
 
 
 def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
@@ -49,7 +49,7 @@ def probabilities(contract: Contract, cases: Sequence[str]) -> np.ndarray:
     return weights / weights.sum()
 
 
-def repeated(cases: Sequence[str], chance: np.ndarray) -> Sequence[str] | np.ndarray:
+def repeat_cases(cases: Sequence[str], chance: np.ndarray) -> Sequence[str] | np.ndarray:
     """Return a list from which a uniform draw takes every case with its probability.
 
     With equal probabilities it is `cases` itself.
@@ -87,8 +87,8 @@ class Centres:
 class AllCentres:
     """Centres of all patches that fit into the image, with more weight on its borders.
 
-    Positions are even along every axis, up to a quarter of the patch beyond each border, and are
-    then moved back into the image. Otherwise patches not much smaller than the image would hardly
+    Positions are evenly spaced along every axis, up to a quarter of the patch beyond each border,
+    and then moved back into the image. Otherwise patches not much smaller than the image would hardly
     ever show a corner, and the network would invent structures there. Half a patch was no better
     (docs/accuracy.md).
     """
@@ -171,7 +171,7 @@ class SampledDataset:
         self.dataset = dataset
         self.sampling = sampling
         self.cases = list(dataset.identifiers)
-        self.identifiers = repeated(self.cases, sampling.probabilities(self.cases))
+        self.identifiers = repeat_cases(self.cases, sampling.probabilities(self.cases))
 
     def load_case(self, identifier: str) -> tuple[Any, Any, Any, dict]:
         data, seg, seg_prev, properties = self.dataset.load_case(identifier)
@@ -198,8 +198,8 @@ def _known_foreground(locations: Mapping[Any, Any], sets: Sequence[frozenset[int
     """
     foreground = [key for key in locations if _is_foreground(key, sets) and len(locations[key])]
     single = [value for value in foreground if len(sets[value]) == 1]
-    chosen = single or foreground
-    return [key for key in locations if isinstance(key, tuple) or key in chosen]
+    kept_values = single or foreground
+    return [key for key in locations if isinstance(key, tuple) or key in kept_values]
 
 
 def _is_foreground(key: Any, sets: Sequence[frozenset[int]]) -> bool:

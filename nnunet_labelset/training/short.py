@@ -1,7 +1,7 @@
 """Short, seeded trainings for demos and tests.
 
 nnU-Net's SGD schedule needs tens of thousands of steps; AdamW at the paper's learning rate shows
-after a few hundred what a loss can learn. Every method is shortened alike, and the full-length
+after a few hundred what a loss can learn. All methods are shortened alike, and the full-length
 trainers keep nnU-Net's optimiser.
 """
 
@@ -20,7 +20,7 @@ from nnunet_labelset.training.mixin import Trainer
 
 
 def setting(name: str, default: int) -> int:
-    """An integer from the environment: nnU-Net gives its trainers no other options."""
+    """Return an integer from the environment: nnU-Net's trainers have no other options."""
     variable, least = f"nnunet_labelset_{name}", min(1, default)
     text = os.environ.get(variable, str(default))
     if not text.isdecimal() or int(text) < least:
@@ -39,8 +39,8 @@ class ShortMixin(Trainer):
     """Put it before a trainer. Set `nnunet_labelset_epochs`, `_iterations` and `_seed` to change
     the length.
 
-    With `nnUNet_n_proc_DA=0` a run with the same seed sees the same patches, also when it is
-    continued with `--c`.
+    With `nnUNet_n_proc_DA=0` a run with the same seed sees the same patches, also after it is
+    resumed with `--c`.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class ShortMixin(Trainer):
         self.num_val_iterations_per_epoch = max(1, self.num_iterations_per_epoch // 10)
         self.initial_lr = 1e-3
         seed_everything(setting("seed", 0))  # the network too
-        # On a CPU nnU-Net takes all cores whatever this says, and trainings side by side would
-        # fight for them.
+        # On a CPU nnU-Net uses all cores whatever OMP_NUM_THREADS says: parallel trainings would
+        # compete for them.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
 
     def configure_rotation_dummyDA_mirroring_and_inital_patch_size(self) -> tuple[Any, ...]:  # noqa: N802
@@ -72,9 +72,7 @@ class ShortMixin(Trainer):
         return *others, mirror_axes
 
     def on_epoch_start(self) -> None:
-        """Every epoch and rank has patches of its own: a continued training must not see the first
-        ones again.
-        """
+        """Seed every epoch and rank differently: a resumed training must see new patches."""
         super().on_epoch_start()
         seed_everything(setting("seed", 0), self.current_epoch, global_rank())
 

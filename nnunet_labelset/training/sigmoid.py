@@ -17,8 +17,8 @@ from nnunet_labelset.training.mixin import LabelSetMixin
 def one_region_per_label(dataset_json: Mapping[str, Any]) -> dict[str, Any]:
     """Return a dataset.json in which every label but background is a region.
 
-    A data set that has regions stays as it is, and one with a mistake, which the trainer reports.
-    nnU-Net takes a list of one value for a plain label, so that the value stands twice.
+    A data set with regions is returned unchanged; so is a faulty one, which the trainer reports.
+    nnU-Net reads a list of one value as a plain label, so every value is listed twice.
     """
     try:
         contract = Contract.from_dataset_json(dataset_json)
@@ -46,9 +46,9 @@ def one_region_per_label(dataset_json: Mapping[str, Any]) -> dict[str, Any]:
 class SigmoidMixin(LabelSetMixin):
     """Put it before a trainer as `LabelSetMixin`.
 
-    Labels do not compete: a voxel that a case leaves open for one label says all about the others,
-    and a structure may lie inside another one. The model predicts with nnU-Net's own commands,
-    which write the last label whose probability exceeds one half.
+    Labels do not compete: a voxel that is open for one label still counts fully for the others, and
+    a structure may lie inside another one. The model predicts with nnU-Net's own commands, which
+    write the last label whose probability exceeds one half.
     """
 
     loss_class = LeafDiceCELoss

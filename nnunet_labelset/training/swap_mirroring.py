@@ -26,7 +26,7 @@ from nnunet_labelset.training.outputs import LabelOutputs
 
 PAIRS = "mirrored_labels"  # in dataset.json: pairs of labels, where their names do not tell
 SHARE = 0.5  # of the samples that are mirrored
-CLEARLY_APART = 5  # voxels between the centres of left and right labels
+CLEAR_DISTANCE = 5  # voxels between the centres of left and right labels
 
 
 def label_pairs(
@@ -82,10 +82,10 @@ def swapped_sets(membership: Tensor, swap: np.ndarray) -> Tensor:
     return torch.tensor([rows[tuple(row)] for row in membership[:, swap].tolist()])
 
 
-def sides_apart(
+def side_distances(
     locations: Mapping[Any, np.ndarray], swapped_leaves: np.ndarray
 ) -> Iterator[np.ndarray]:
-    """Yield how far left and right of a case lie apart along each axis, in voxels `(3,)`.
+    """Yield the distance between the sides of each pair along every axis, in voxels `(3,)`.
 
     locations: nnU-Net's `class_locations`, of voxels `(channel, z, y, x)`.
     """
@@ -96,7 +96,7 @@ def sides_apart(
 
 
 class SwapMirroringMixin(LabelSetMixin):
-    """Put it behind the other mixins and before `nnUNetTrainerNoMirroring`.
+    """Put it after the other mixins and before `nnUNetTrainerNoMirroring`.
 
     nnU-Net itself neither mirrors patches nor predictions then, so that stock nnU-Net predicts
     correctly with the trained model. `nnunet_labelset predict` mirrors and swaps.
@@ -111,7 +111,7 @@ class SwapMirroringMixin(LabelSetMixin):
         num_output_channels: int,
         enable_deep_supervision: bool = True,
     ) -> Any:
-        """Return nnU-Net's network; one that predicts mirrors and swaps by itself."""
+        """Return nnU-Net's network; for `nnunet_labelset predict` it mirrors and swaps."""
         network = super().build_network_architecture(
             plans_manager,
             configuration_manager,
@@ -157,7 +157,7 @@ class SwapMirroringMixin(LabelSetMixin):
         distances: list[np.ndarray] = []
         for case in cases:
             properties = dataset.load_case(case)[3]
-            distances += sides_apart(properties["class_locations"], self._swapped_leaves)
+            distances += side_distances(properties["class_locations"], self._swapped_leaves)
             axis = left_right_axis(properties, self.plans_manager.transpose_forward)
             first = axis if first is None else first
             if axis != first:
@@ -166,11 +166,11 @@ class SwapMirroringMixin(LabelSetMixin):
                     f"'{case}': reorient the images, or train with NoMirroring"
                 )
         assert first is not None
-        apart = np.mean(distances or [np.zeros(3)], axis=0)
-        if apart.argmax() != first and apart.max() > CLEARLY_APART:
+        distance = np.mean(distances or [np.zeros(3)], axis=0)
+        if distance.argmax() != first and distance.max() > CLEAR_DISTANCE:
             raise LabelSetError(
                 f"SwapMirroring: by the image headers left-right is axis {first}, but left and "
-                f"right labels lie apart along axis {apart.argmax()}: correct the headers, or "
+                f"right labels lie apart along axis {distance.argmax()}: correct the headers, or "
                 "train with NoMirroring"
             )
         axis = first - (3 - len(self.configuration_manager.patch_size))

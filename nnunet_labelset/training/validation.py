@@ -72,8 +72,8 @@ class StepCounts:
         return cls(counts=np.stack([tp, fp, fn]), wrong=wrong, known=wrong + int((tp + tn).sum()))
 
     def describe(self, names: Sequence[str]) -> str:
-        """Return a line that stands beside the pseudo-Dice: false positives count for every label,
-        annotated or not.
+        """Return a line to log beside the pseudo-Dice: false positives of every label, annotated or
+        not.
         """
         _, fp, _ = self.counts
         share = self.wrong / max(1, self.known)
@@ -152,7 +152,7 @@ class PseudoDice:
         tp, fp, fn = recent
         is_annotated = tp + fn > 0
         was_annotated = before[0] + before[2] > 0
-        recent[:, ~is_annotated & (fp < 0.5)] = 0  # predicted wrongly once, long ago
+        recent[:, ~is_annotated & (fp < 0.5)] = 0  # a single wrong prediction, long ago
         scores = dice(Counts(tp, fp, fn, np.zeros_like(tp)))
         scores[~self.is_scored] = np.nan
         has_score = not np.isnan(scores).all()

@@ -265,7 +265,7 @@ def test_choice_sees_known_errors(tmp_path):
         candidate("best", 0.9, 0.3),
     )
     assert choose([more, fewer]) is fewer
-    assert "fewer has less than half" in describe_choice([more, fewer, best], best)
+    assert describe_choice([more, fewer, best], best).count("fewer") == 2  # table and advice
 
 
 def test_bad_input(tmp_path, environment, capsys, monkeypatch):
@@ -333,8 +333,9 @@ def test_choice_with_undefined_scores(tmp_path):
         candidate("3", 0.7, nan),
     )
     assert choose([first, second, third]) is second
-    assert "would choose 1" in describe_choice([first, second], second)
-    assert "may fail here" in describe_choice([first, second, third], second)
-    assert "would choose the same" in describe_choice([second], second)
+    choices = ([first, second], [first, second, third], [second])
+    last_lines = [describe_choice(choice, second).splitlines()[-1] for choice in choices]
+    facts = ("choose 1:", "NaN", "the same")
+    assert [fact in line for fact, line in zip(facts, last_lines, strict=True)] == [True] * 3
     with refusal(ValueError, "annotated"):
         choose([first])

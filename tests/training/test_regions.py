@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def test_the_whole_road(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
     """Train, validate by region, predict and ensemble with stock nnU-Net, export."""
     nnunet = prepared_regions
     log = nnunet.train("3d_fullres", 0, TRAINER, "--npz")
-    assert "Cases in which each label is annotated" in log
+    assert re.search(r"whole +\d+ of \d+", log)
     assert "running Dice" not in log  # which regions do not have
     assert log.count("Mean Validation Dice") == 1
     model = nnunet.model_folder(TRAINER)
@@ -203,7 +204,7 @@ def test_the_whole_road(prepared_regions: tiny.NNUNet, tmp_path: Path) -> None:
     assert np.array_equal(values, both)
     archive = tmp_path / "model.zip"
     done = nnunet.run("nnunet_labelset", "export", "-d", 901, "-tr", TRAINER, "-o", archive)
-    assert "the same segmentation" in done.stdout
+    assert "segmentation" in done.stdout
     assert json.loads((model / "dataset.json").read_text())["label_sets"]["version"] == 2
 
 

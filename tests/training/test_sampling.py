@@ -19,7 +19,7 @@ from nnunet_labelset.training.sampling import (
     SampledDataset,
     Sampling,
     probabilities,
-    repeated,
+    repeat_cases,
 )
 from tests.helpers import tiny
 from tests.helpers.errors import refusal
@@ -55,7 +55,7 @@ def test_a_leaf_that_nobody_annotates_is_not_drawn() -> None:
 def test_the_list_has_the_probabilities(weights: list[float]) -> None:
     chance = np.array(weights) / sum(weights)
     cases = [f"case_{i}" for i in range(len(weights))]
-    drawn = list(repeated(cases, chance))
+    drawn = list(repeat_cases(cases, chance))
     found = np.array([drawn.count(case) for case in cases]) / len(drawn)
     assert found == pytest.approx(chance, abs=2e-4)
     assert set(drawn) == set(cases)
@@ -64,7 +64,7 @@ def test_the_list_has_the_probabilities(weights: list[float]) -> None:
 def test_many_cases_that_are_hardly_drawn_are_hardly_drawn_together() -> None:
     chance = np.array([0.99 / 10] * 10 + [0.01 / 5000] * 5000)
     cases = np.array([f"case_{i}" for i in range(len(chance))])
-    drawn = repeated(cases, chance)
+    drawn = repeat_cases(cases, chance)
     assert np.isin(drawn, cases[10:]).mean() == pytest.approx(0.01, rel=1e-3)
 
 

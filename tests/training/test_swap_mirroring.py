@@ -20,7 +20,7 @@ from nnunet_labelset.trainers.swap_mirroring import nnUNetTrainerLabelSet_SwapMi
 from nnunet_labelset.training import swap_mirroring
 from nnunet_labelset.training.swap_mirroring import (
     label_pairs,
-    sides_apart,
+    side_distances,
     swapped_leaves,
     swapped_sets,
     with_mirror_images,
@@ -176,8 +176,8 @@ def test_labels_tell_the_axis_along_which_sides_lie_apart() -> None:
     right = np.array([[0, 5, 20, 8]])
     swapped = np.array([0, 2, 1, 3])  # label 3 has no side
     locations = {1: left, 2: right, 3: np.array([[0, 50, 0, 0]])}
-    assert [row.tolist() for row in sides_apart(locations, swapped)] == [[0.5, 18, 1]]
-    assert not list(sides_apart({1: left, 2: []}, swapped))  # one side only
+    assert [row.tolist() for row in side_distances(locations, swapped)] == [[0.5, 18, 1]]
+    assert not list(side_distances({1: left, 2: []}, swapped))  # one side only
 
 
 def test_headers_that_contradict_the_labels_stop_the_training(
@@ -186,8 +186,8 @@ def test_headers_that_contradict_the_labels_stop_the_training(
     trainer = tiny.make(
         in_process, nnUNetTrainerLabelSet_SwapMirroring, sided_dataset(in_process), fold="all"
     )
-    monkeypatch.setattr(swap_mirroring, "CLEARLY_APART", 0)
-    monkeypatch.setattr(swap_mirroring, "sides_apart", lambda *_: [np.array([0.0, 18.0, 1.0])])
+    monkeypatch.setattr(swap_mirroring, "CLEAR_DISTANCE", 0)
+    monkeypatch.setattr(swap_mirroring, "side_distances", lambda *_: [np.array([0.0, 18.0, 1.0])])
     with refusal(SystemExit, "axis 1"):
         trainer.initialize()
 
