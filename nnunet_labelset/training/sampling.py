@@ -88,9 +88,9 @@ class AllCentres:
     """Centres of all patches that fit into the image, with more weight on its borders.
 
     Positions are evenly spaced along every axis, up to a quarter of the patch beyond each border,
-    and then moved back into the image. Otherwise patches not much smaller than the image would hardly
-    ever show a corner, and the network would invent structures there. Half a patch was no better
-    (docs/accuracy.md).
+    and then moved back into the image. Otherwise patches not much smaller than the image would
+    hardly ever show a corner, and the network would invent structures there. Half a patch was no
+    better (docs/accuracy.md).
     """
 
     def __init__(self, shape: Sequence[int], patch: Sequence[int]) -> None:
