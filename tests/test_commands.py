@@ -92,7 +92,7 @@ def test_trainers_are_listed_with_a_line_each(capsys: pytest.CaptureFixture) -> 
     assert all(len(words.split()) > 1 and "`weight" not in words for words in described.values())
     assert (
         described["nnUNetTrainerLabelSet"]
-        == "Recommended: Leaf-Dice over recent batches + marginal cross entropy"
+        == "Recommended, Leaf-Dice over recent batches + marginal cross entropy"
     )
     assert described["nnUNetTrainerLeafDiceCE"] == "Leaf-Dice + marginal cross entropy"
 

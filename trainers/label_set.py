@@ -7,7 +7,7 @@ from nnunet_labelset.training.teacher import TeacherMixin
 
 
 class nnUNetTrainerLabelSet(RecommendedMixin, nnUNetTrainer):
-    """Recommended: Leaf-Dice over recent batches + marginal cross entropy."""
+    """Recommended, Leaf-Dice over recent batches + marginal cross entropy."""
 
 
 class nnUNetTrainerLabelSetTeacher(RecommendedMixin, TeacherMixin, nnUNetTrainer):
