@@ -23,6 +23,7 @@ from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers import audited
 from tests.helpers.browser import CHROMIUM, press
+from tests.helpers.conversion import slabs, write_nnunet
 from tests.helpers.volumes import read_array, write_volume
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
@@ -183,6 +184,30 @@ def test_filter_shows_what_is_absent_here_and_present_elsewhere(raw: Path, tmp_p
     told = press(tmp_path / "t.html", ["#show=absent", "#share=80", "n"], tmp_path)
     assert told["rows"] == 2
     assert told["focus"].startswith("case_14, liver") or told["focus"].startswith("case_00, liver")
+
+
+@needs_browser
+def test_case_names_with_quotes_blanks_and_formulas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+    monkeypatch.chdir(tmp_path)
+    names = ["Größe, äöü ß", 'He said "hi"', "=SUM(A1)", "'-minus", "+1", "a; b", "O'Brien", "001"]
+    labels = {"background": 0, "Leber": 1, '"rechte" Niere': 2}
+    raw = write_nnunet(
+        tmp_path / "nnUNet_raw", "Dataset007_Names", labels, {name: slabs(1, 2) for name in names}
+    )
+    assert main(["annotate", "-d", "7", "--suggest", "--page", "-np", "1", "-o", "t.csv"]) == 0
+    told = press(tmp_path / "t.html", ["x", "s"], tmp_path)
+    assert told["errors"] == []
+    (tmp_path / "t.csv").write_text(told["files"][0])
+    assert main(["annotate", "-d", "7", "--annotated", "t.csv", "-np", "1"]) == 0
+    contract = Contract.from_dataset_json(read_json(raw / "dataset.json"))
+    assert set(contract.cases) == set(names)
+    incomplete = [name for name in names if not contract.is_fully_annotated(name)]
+    assert incomplete == [min(names)]
+    assert contract.annotated(min(names)) == ('"rechte" Niere',)
 
 
 @pytest.mark.slow

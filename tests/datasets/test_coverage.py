@@ -59,7 +59,7 @@ def test_table_1_of_the_paper(paper):
 def test_chosen_cases(paper):
     (row,) = coverage_table(paper, cases=["atlas_0", "atlas_1"])
     assert (row.group, row.cases, row.counts["brainstem"]) == ("atlas", 2, 2)
-    with pytest.raises(LabelSetError, match=r"1 case\(s\) without a protocol: 'atlas_99'"):
+    with pytest.raises(LabelSetError, match="atlas_99"):
         coverage_table(paper, cases=["atlas_99"])
 
 
@@ -101,7 +101,7 @@ def test_markdown_and_csv_have_the_same_cells(paper):
     assert markdown.pop(1) == ["---", *["---:"] * 9]
     assert markdown == list(csv.reader(format_table(rows, "csv").splitlines()))
     assert len(markdown) == 1 + len(rows)
-    with pytest.raises(LabelSetError, match="one of text, markdown, csv, but got 'html'"):
+    with pytest.raises(LabelSetError, match="text, markdown, csv.*html"):
         format_table(rows, "html")
 
 

@@ -82,7 +82,7 @@ def test_random_splits(contract, fraction, data):
     subjects = subjects_of(contract, contract.cases, subject)
     assert sorted(case for s in subjects for case in s.cases) == sorted(contract.cases)
     if len(subjects) < 2 or len(always_trained(subjects)) == len(subjects):
-        with pytest.raises(LabelSetError, match="nothing can be validated"):
+        with pytest.raises(LabelSetError, match="subject"):
             random_splits(subjects, 4, fraction)
         return
     splits = random_splits(subjects, 4, fraction)
@@ -127,9 +127,7 @@ def test_leaf_that_one_case_annotates():
         ["x2"],
         ["x3"],
     ]
-    with pytest.raises(
-        LabelSetError, match=r"4 folds are impossible with 3 subject\(s\) \(1 more must always"
-    ):
+    with pytest.raises(LabelSetError, match=r"4 .* 3 .*\(1 .*-k.*--random"):
         k_folds(subjects_of(contract, contract.cases), 4)
 
 
@@ -149,7 +147,7 @@ def test_impossible():
     folds.
     """
     contract = make_contract({"p": "cd", "q": "bd", "r": "ad"}, {"x": "p", "y": "q", "z": "r"})
-    with pytest.raises(LabelSetError, match="no 2 folds were found that all train on every label"):
+    with pytest.raises(LabelSetError, match=r"2 folds .*-k.*--random"):
         k_folds(subjects_of(contract, contract.cases), 2)
     assert len(k_folds(subjects_of(contract, contract.cases), 3)) == 3
 

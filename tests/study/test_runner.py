@@ -59,7 +59,7 @@ def test_a_failure_stops_the_others_and_is_repeated(
         ["python", "-c", LINGER, pid],
         ["python", "-c", FAIL_WHEN, pid],
     ]
-    with pytest.raises(LabelSetError, match="failed: python -c"):
+    with pytest.raises(LabelSetError, match="python -c"):
         Commands(tmp_path, together=3).run(commands)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)

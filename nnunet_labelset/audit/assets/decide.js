@@ -46,7 +46,7 @@
   var refresh = function (c, l) {
     var cell = cells[c][l], changed = cases[c].states[l] !== start[c][l];
     var out = cell.classList.contains("out") ? " out" : "";  // a decision does not change what the filter shows
-    cell.className = cases[c].states[l] + (changed ? " changed" : "") + out;
+    cell.className = "is-" + cases[c].states[l] + (changed ? " changed" : "") + out;
     cell.lastChild.textContent = words(c, l);
     cell.setAttribute("aria-label", cases[c].name + ", " + labels[l] + ": " + words(c, l));
   };
@@ -177,7 +177,7 @@
   // ---- moving
   var detail = function () {
     var c = current.row, l = current.column, finding = listed[c + "/" + l];
-    show(byId("large"), c, l, 326);
+    show(byId("large"), c, l, byId("large").clientWidth);
     byId("about").textContent = cases[c].name + ", " + labels[l] + ": " + words(c, l) + "; present in " +
       Math.round(shareOfOthers(c, l)) + " % of the others" + (finding ? "; " + finding.reason : "") +
       (cases[c].locked ? "; " + cases[c].locked : "");
@@ -229,7 +229,10 @@
   };
 
   // ---- the table
-  var quoted = function (text) { return '"' + String(text).replace(/"/g, '""') + '"'; };
+  var quoted = function (text) {
+    var guard = /^'*[=+\-@\t\r]/.test(text) ? "'" : "";  // a spreadsheet would take it for a formula
+    return '"' + guard + text.replace(/"/g, '""') + '"';
+  };
   var tableText = function () {
     var lines = [data.header.map(quoted).join(",")];
     (data.savesAll ? cases : changedCases()).forEach(function (each) {
@@ -273,6 +276,7 @@
   byId("filters").addEventListener("input", filter);
   byId("filters").addEventListener("submit", function (event) { event.preventDefault(); });
   byId("save").addEventListener("click", save);
+  window.addEventListener("resize", detail);
   window.addEventListener("beforeunload", function (event) { if (unsaved) { event.preventDefault(); } });
   build();
   filter();

@@ -140,12 +140,7 @@ def declared_by_options(
     Every label that they do not name was drawn, in every case; with `add`, they are only about the
     cases that they name. A test case that matches a pattern, but was not asked for, is left out.
     """
-    declarations: Declarations = {}
-    if not add:
-        patterns = [pattern for request in requests for pattern in request.patterns]
-        unclear = set() if include_test else unrequested_test_cases(patterns, data)
-        everything = Declaration(reason=NOT_NAMED)
-        declarations = {name: everything for name in data.names if name not in unclear}
+    declarations = {} if add else _everything_drawn(data, requests, include_test)
     for request in requests:
         extend = _extension(data, request)
         for case in sorted(matching_cases(request.patterns, data, include_test)):
@@ -155,6 +150,15 @@ def declared_by_options(
             declarations[case] = replace(extend(before), reason=reason)
             _check_contradiction(data, case, declarations[case])
     return declarations
+
+
+def _everything_drawn(
+    data: LabelledDataset, requests: Sequence[Request], include_test: bool
+) -> Declarations:
+    patterns = [pattern for request in requests for pattern in request.patterns]
+    unclear = set() if include_test else unrequested_test_cases(patterns, data)
+    everything = Declaration(reason=NOT_NAMED)
+    return {name: everything for name in data.names if name not in unclear}
 
 
 def _extension(data: LabelledDataset, request: Request) -> Callable[[Declaration], Declaration]:

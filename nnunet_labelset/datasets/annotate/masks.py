@@ -42,6 +42,10 @@ class MapJob:
     field_of_view: Path | None = None
     slices: tuple[int, int] | None = None
 
+    @property
+    def changes_voxels(self) -> bool:
+        return bool(self.mask or self.field_of_view or self.slices)
+
 
 def _masks(
     data: LabelledDataset, folder: Path, declarations: Declarations, values: Values
@@ -87,7 +91,7 @@ def apply_masks(
     view_folder: Path | None,
 ) -> tuple[Declarations, dict[str, MapJob]]:
     """Return the declarations with what masks say, and the label maps to write."""
-    if mask_folder and (view_folder or any(each.slices for each in declarations.values())):
+    if mask_folder and (view_folder or _has_slices(declarations)):
         raise LabelSetError(
             "--mask and --field-of-view or --slices: `ignore` can mean only one of them in a case: "
             "choose one"
@@ -99,17 +103,23 @@ def apply_masks(
     if view_folder:
         cases = list(declarations)
         views = _mask_files(data, view_folder, cases, "--field-of-view", "is declared")
+    if _has_slices(declarations):
+        _check_changeable(data, "--slices")
     result = dict(declarations)
     jobs: dict[str, MapJob] = {}
     for case, declaration in declarations.items():
+        target = data.folder / NEW_MAPS / f"{len(jobs)}{file_ending(data.dataset_json)}"
         mask = masks.get(case)
         view = views.get(case)
-        if mask or view or declaration.slices is not None:
-            _check_changeable(data, "--slices")
-            target = data.folder / NEW_MAPS / f"{len(jobs)}{file_ending(data.dataset_json)}"
-            jobs[case] = MapJob(data.label_maps[case], target, mask, view, declaration.slices)
+        job = MapJob(data.label_maps[case], target, mask, view, declaration.slices)
+        if job.changes_voxels:
+            jobs[case] = job
             result[case] = _with_masks(declaration, mask, view)
     return result, jobs
+
+
+def _has_slices(declarations: Declarations) -> bool:
+    return any(each.slices is not None for each in declarations.values())
 
 
 def _with_masks(declaration: Declaration, mask: Path | None, view: Path | None) -> Declaration:
