@@ -10,6 +10,7 @@ annotated.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -181,8 +182,15 @@ def _write(reader: Any, values: np.ndarray, path: Path, properties: Mapping[str,
     """
     with new_file(path, flush=False) as temporary:
         reader.write_seg(values, str(temporary), properties)
-        if not np.array_equal(reader.read_seg(str(temporary))[0][0], values):
+        if not _holds(reader, temporary, values):
             raise LabelSetError(f"{path}: not written correctly: is the disk full?")
+
+
+def _holds(reader: Any, path: Path, values: np.ndarray) -> bool:
+    try:
+        return np.array_equal(reader.read_seg(str(path))[0][0], values)
+    except Exception:  # readers raise whatever they stumble over
+        return False
 
 
 def write_completed(
@@ -230,18 +238,38 @@ def write_completed(
             provenance={item.case.name: {"fold": item.fold} for item in kept},
         )
         content[COMPLETED] |= {"from": source.name, "model": model.name, "threshold": threshold}
-        # first, so that a data set that is there can be trained on
-        write_json(preprocessed / SPLITS, completed_splits(splits, dataset_json, content))
-        new_plans = {**plans, "dataset_name": target.name}
-        write_json(preprocessed / _plans_file(plans), new_plans)
-        write_json(preprocessed / DATASET, content)
         names = [f"{item.case.name}{SUFFIX}{ending}" for item in kept]
         files = [f"{folder}/{name}" for folder, name in product(FOLDERS, names)]
-        publish(Target(target), files, content)
+        small_files = {
+            preprocessed / SPLITS: completed_splits(splits, dataset_json, content),
+            preprocessed / _plans_file(plans): {**plans, "dataset_name": target.name},
+            preprocessed / DATASET: content,
+        }
+        with _written_before(target, small_files):
+            publish(Target(target), files, content)
     notes = [_note(item.case.name, result) for item, result in kept.items()]
     if without_fold:
         notes.append(f"note: {some(without_fold)}: in no validation fold, so left as annotated")
     return notes
+
+
+@contextmanager
+def _written_before(target: Path, files: Mapping[Path, Any]) -> Iterator[None]:
+    """Write JSON files before the data set, so that one that is there can be trained on.
+
+    They go if it does not get there.
+    """
+    try:
+        for path, content in files.items():
+            write_json(path, content)
+        yield
+    except Exception:  # whoever interrupts may go on: the next run replaces them
+        if not target.exists():
+            for path in files:
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                next(iter(files)).parent.rmdir()
+        raise
 
 
 def _read_plans(model: Path) -> dict[str, Any]:

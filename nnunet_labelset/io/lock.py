@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -31,9 +31,10 @@ def locked(folder: Path) -> Iterator[None]:
             f"{folder}: {_holder(path)} is writing it: wait until it ends"
         ) from None
     try:
-        path.write_text(
-            f"process {os.getpid()} on {platform.node()}, since {time.strftime('%H:%M:%S')}"
-        )
+        with suppress(OSError):  # a full disk: what is written next says so
+            path.write_text(
+                f"process {os.getpid()} on {platform.node()}, since {time.strftime('%H:%M:%S')}"
+            )
         yield
     finally:
         path.unlink(missing_ok=True)

@@ -532,3 +532,16 @@ def test_verify_accepts_what_a_model_has_decided(trained: Path) -> None:
     assert main(COMMAND) == 0
     for number in ("901", "902"):
         assert main(["verify", "-d", number, "-np", "1"]) == 0
+
+
+def test_a_data_set_that_was_not_published_leaves_no_folds(
+    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device", "somewhere")
+
+    before = set(trained.rglob("*"))
+    monkeypatch.setattr(complete, "publish", no_space)
+    assert main(COMMAND) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert set(trained.rglob("*")) == before

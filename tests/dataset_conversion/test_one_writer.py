@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +79,15 @@ def test_lock_of_a_run_that_has_just_ended(tmp_path):
         with locked(folder), pytest.raises(LabelSetError, match="is writing it"), locked(folder):
             pass
     assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_told_by_the_writer_and_not_by_the_lock(tmp_path, monkeypatch):
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", no_space)
+    with locked(tmp_path / "target"), pytest.raises(LabelSetError), locked(tmp_path / "target"):
+        pass
 
 
 def test_two_runs_at_once_never_mix(tmp_path, source):

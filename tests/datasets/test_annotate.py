@@ -13,6 +13,7 @@ import pytest
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.datasets.annotate import history
 from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.volume import read_voxels
@@ -551,6 +552,18 @@ def test_a_killed_call_is_taken_back(folder, masks, tmp_path, function, number, 
         assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 4, 4, 4, 0, 0, 0, 0]
         assert annotate("--undo") == 0
         assert files_below(tmp_path) == before
+
+
+def no_space(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device", "somewhere")
+
+
+@pytest.mark.parametrize("function", ["write_json", "write_bytes"])
+def test_a_full_disk_leaves_nothing(folder, tmp_path, monkeypatch, capsys, function):
+    before = set(tmp_path.rglob("*")), files_below(tmp_path)
+    monkeypatch.setattr(history, function, no_space)
+    assert "No space left" in error(capsys, "--missing", "spleen", "--in", "b_1")
+    assert (set(tmp_path.rglob("*")), files_below(tmp_path)) == before
 
 
 KILLED_ANYWHERE = """

@@ -101,7 +101,7 @@ def test_markdown_and_csv_have_the_same_cells(paper):
     assert markdown.pop(1) == ["---", *["---:"] * 9]
     assert markdown == list(csv.reader(format_table(rows, "csv").splitlines()))
     assert len(markdown) == 1 + len(rows)
-    with pytest.raises(LabelSetError, match="text, markdown, csv.*html"):
+    with pytest.raises(LabelSetError, match=r"text, markdown, csv.*html"):
         format_table(rows, "html")
 
 

@@ -149,10 +149,14 @@ def _begin(
     try:
         step.mkdir(parents=True)
         (step / UNFINISHED).touch()
-    except OSError as error:
-        raise LabelSetError(f"{step}: cannot be written: {reason(error)}") from None
-    write_json(step / STEP, {**record, "label_maps": checksums})
-    write_bytes(step / DATASET, read_bytes(path))
+        write_json(step / STEP, {**record, "label_maps": checksums})
+        write_bytes(step / DATASET, read_bytes(path))
+    except BaseException as error:
+        shutil.rmtree(step, ignore_errors=True)
+        _remove_if_empty(step.parent)
+        if isinstance(error, OSError):
+            raise LabelSetError(f"{step}: cannot be written: {reason(error)}") from None
+        raise
     return step
 
 
