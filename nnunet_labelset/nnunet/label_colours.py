@@ -37,7 +37,7 @@ def label_names(dataset_json: Mapping[str, Any]) -> dict[int, str]:
 
 def itk_snap_text(names: Mapping[int, str]) -> str:
     """Return a label description file: value, red, green, blue, opacity, visible, mesh, name."""
-    lines = ['0 0 0 0 0 0 0 "Clear Label"']
+    lines = ["# ITK-SnAP Label Description File", '0 0 0 0 0 0 0 "Clear Label"']
     for value, name in names.items():
         red, green, blue = _colour(value)
         lines.append(f'{value} {red} {green} {blue} 1 1 1 "{name.replace(chr(34), chr(39))}"')

@@ -101,6 +101,21 @@ def test_bad_pictures_are_one_line(tmp_path, capsys, what):
     assert convert(tmp_path / "raw", "-m", str(manifest), "--skip-bad-cases") == 0
 
 
+def test_labels_stored_as_jpeg_are_refused(tmp_path, capsys):
+    """Their values are others at every outline, and some of them are labels, too."""
+    manifest = write_eyes(tmp_path)
+    for case in ("a", "b"):
+        (tmp_path / "eyes" / "labels" / f"{case}.png").unlink()
+        write_picture(tmp_path / "eyes" / "labels" / f"{case}.jpg", vessels())
+    text = manifest.read_text()
+    manifest.write_text(text.replace("labels/{case}.png", "labels/{case}.jpg"))
+    assert convert(tmp_path / "raw", "-m", str(manifest)) == 1
+    error = capsys.readouterr().err
+    assert "labels/a.jpg: " in error
+    assert "labels/b.jpg: " in error
+    assert "JPEG" in error
+
+
 def test_pictures_and_volumes_do_not_mix(tmp_path, capsys):
     manifest = write_eyes(tmp_path, colours=1)
     write_volume(tmp_path / "eyes" / "images" / "c.nii.gz", slabs(1))

@@ -765,6 +765,14 @@ def test_field_of_view(folder, masks, capsys):
     assert "--field-of-view" in error(capsys, *words, "--field-of-view", masks)
 
 
+def test_field_of_view_of_another_case(folder, masks, capsys):
+    """A mask in which none of the labels lies."""
+    labels, _ = read_voxels(folder / "labelsTr" / "b_1.nii.gz")
+    write_volume(masks / "b_1.nii.gz", (labels == 0).astype(np.uint8))
+    words = ["--missing", "spleen", "--in", "b_1", "--field-of-view", masks]
+    assert "masks/b_1.nii.gz" in error(capsys, *words)
+
+
 TABLES = {
     "German, numbered": "Patienten-Nr.;Liver;Spleen;Tumour\na_1;ja;ja;ja\na_2;ja;ja;ja\n"
     "a_3;ja;ja;ja\nb_1;ja;nein;ja\nb_2;ja;nein;ja\n",

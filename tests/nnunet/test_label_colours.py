@@ -16,7 +16,9 @@ LINE = re.compile(r'(\d+) (\d+) (\d+) (\d+) ([01]) ([01]) ([01]) "([^"]*)"')
 def test_every_value_has_a_name_and_a_colour(tmp_path):
     labels = {"background": 0, "liver": 2, 'left "big" kidney': 1, "ignore": 3}
     write_label_colours(tmp_path, {"labels": labels})
-    rows = [LINE.fullmatch(line) for line in (tmp_path / ITK_SNAP).read_text().splitlines()]
+    title, *lines = (tmp_path / ITK_SNAP).read_text().splitlines()
+    assert title == "# ITK-SnAP Label Description File"  # by which some viewers know the format
+    rows = [LINE.fullmatch(line) for line in lines]
     assert all(rows)
     assert [(row[1], row[8]) for row in rows] == [
         ("0", "Clear Label"),

@@ -173,6 +173,9 @@ def _write(job: MapJob, ignore: int) -> str | None:
         inside = mask > 0.5  # 1.00000006 after header scaling
         if not inside.any():
             return f"{path}: the mask is empty"
+        labelled = (values > 0) & (values != ignore)
+        if not is_mask and labelled.any() and not (labelled & inside).any():
+            return f"{path}: all labels lie outside of this mask: does it belong to another case?"
         unknown |= inside if is_mask else ~inside
     if job.slices is not None:
         first, last = job.slices
