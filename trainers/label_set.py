@@ -11,6 +11,4 @@ class nnUNetTrainerLabelSet(RecommendedMixin, nnUNetTrainer):
 
 
 class nnUNetTrainerLabelSetTeacher(RecommendedMixin, TeacherMixin, nnUNetTrainer):
-    """nnUNetTrainerLabelSet with a teacher that chooses among the labels that a voxel may have, for
-    `extend`.
-    """
+    """The same with a teacher that chooses among the labels that a voxel may have."""

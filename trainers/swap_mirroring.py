@@ -11,4 +11,4 @@ from nnunet_labelset.training.swap_mirroring import SwapMirroringMixin
 class nnUNetTrainerLabelSet_SwapMirroring(
     RecommendedMixin, SwapMirroringMixin, nnUNetTrainerNoMirroring
 ):
-    """nnUNetTrainerLabelSet that mirrors left and right together with their labels."""
+    """The recommended trainer, which mirrors left and right together with their labels."""

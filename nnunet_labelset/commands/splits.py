@@ -37,6 +37,7 @@ from nnunet_labelset.nnunet.names import PREPROCESSED, REFERENCES, SPLITS, TRAIN
 from nnunet_labelset.nnunet.publish import PROVENANCE
 from nnunet_labelset.nnunet.raw import file_ending, raw_cases, read_dataset, training_cases
 
+WIDTH = 100
 DEFAULT_FRACTION = 0.1  # of the cases, validated by each random split
 
 
@@ -157,10 +158,9 @@ def _print_splits(splits: list[Split], contract: Contract) -> None:
     for number, split in enumerate(splits):
         protocols = Counter(contract.protocol_name(case) for case in split[VALIDATED])
         counts = [f"{protocols[name]} {name}" for name in contract.protocols if protocols[name]]
-        print(
-            f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val "
-            f"({some(counts, 8)})"
-        )
+        start = f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val"
+        line = f"{start} ({some(counts, 8)})"
+        print(line if len(line) <= WIDTH else "\n    ".join([f"{start}:", *counts]))
 
 
 def _notes(

@@ -89,7 +89,7 @@ def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
     text_table = _align([heading, *cells], len(name_columns))
     if max(map(len, text_table.splitlines())) > WIDEST:
         columns = zip(heading, *cells, strict=True)
-        text_table = _align([list(column) for column in columns], 1)
+        text_table = _align([list(column) for column in columns], 1, WIDEST)
     return text_table
 
 
@@ -110,9 +110,9 @@ def shortened(rows: Sequence[CoverageRow]) -> tuple[list[CoverageRow], str]:
     return left, f"{len(rows) - len(left)} groups are not shown: -o FILE writes all of them\n"
 
 
-def _align(cells: Sequence[Sequence[str]], names: int) -> str:
+def _align(cells: Sequence[Sequence[str]], names: int, width: int | None = None) -> str:
     """Columns under headings that are broken at `_`; the first `names` columns to the left, numbers
-    to the right.
+    to the right. What is wider than `width` continues below.
     """
     heading = [
         cell.split("_") if column >= names else [cell] for column, cell in enumerate(cells[0])
@@ -124,7 +124,7 @@ def _align(cells: Sequence[Sequence[str]], names: int) -> str:
     lines += [list(line) for line in cells[1:]]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
     lines.insert(height, ["-" * width for width in widths])
-    return "".join(f"{line}\n" for line in aligned(lines, names))
+    return "".join(f"{line}\n" for line in aligned(lines, names, width))
 
 
 def describe_label_sets(contract: Contract, most: int | None = None) -> str:

@@ -4,6 +4,8 @@ annotated.
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import aligned, some
 from nnunet_labelset.nnunet.names import DATASET
 
+WIDTH = 100
 UNKNOWN_REASON = "dataset.json (no record of how it was declared)"
 
 
@@ -39,15 +42,21 @@ def explain_case(folder: Path, contract: Contract, case: str) -> str:
 
 
 def explain_groups(contract: Contract) -> str:
-    """Return a table of all protocols: cases, annotated labels, and values that leave a choice."""
-    rows: list[tuple[str, ...]] = [("protocol", "cases", "annotated", "not annotated")]
+    """Return what every protocol annotates, in how many cases."""
+    numbers = Counter(contract.cases.values())
+    lines = []
     for name, protocol in contract.protocols.items():
-        count = list(contract.cases.values()).count(name)
-        missing = protocol.full_set - protocol.annotated - {0}
         annotated = protocol.annotated - {0}
-        words = [_names(contract, leaves) or "-" for leaves in (annotated, missing)]
-        rows.append((name, str(count), *words))
-    return "\n".join(aligned(rows, names=len(rows[0])))
+        missing = protocol.full_set - annotated - {0}
+        lines.append(f"{name} ({numbers[name]} case(s))")
+        lines += _wrapped("annotated:     ", _names(contract, annotated) or "-")
+        lines += _wrapped("not annotated: ", _names(contract, missing) or "-")
+    return "\n".join(lines)
+
+
+def _wrapped(title: str, words: str) -> list[str]:
+    start = f"  {title}"
+    return textwrap.wrap(words, WIDTH, initial_indent=start, subsequent_indent=" " * len(start))
 
 
 def _label_lines(contract: Contract, protocol: Protocol) -> Iterator[str]:

@@ -72,7 +72,8 @@ def described_trainers() -> dict[str, str]:
     described = {}
     for name in sorted(found, key=lambda name: not name.startswith(DEFAULT_TRAINER)):
         description = re.sub(r"`weight_\w+` \* ", "", " ".join(found[name].split()))
-        described[name] = re.split(r"[.:]", description, maxsplit=1)[0]
+        words = re.split(r"[.:]", description, maxsplit=1)[0]
+        described[name] = words[:1].upper() + words[1:]
     return described
 
 
