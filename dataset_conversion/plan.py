@@ -204,7 +204,8 @@ def _plan_case(
 
 
 def _is_undeclared(case: SourceCase, options: Options) -> bool:
-    if not case.source.varies or case.source.per_structure:
+    has_labels = any(role.kind in (Kind.LABEL, Kind.RATER) for role in case.files)
+    if not case.source.varies or case.source.per_structure or not has_labels:
         return False
     return not case.is_declared and not options.infer_annotated
 
@@ -489,7 +490,10 @@ def _label_files(case: SourceCase, protocol: SourceProtocol, where: str) -> tupl
         return rated
     if case.part == TRAINING:
         looked_for = some(_label_patterns(source) or ["the column label"])
-        raise LabelSetError(f"{where}: no label file: looked for {looked_for}")
+        raise LabelSetError(
+            f"{where}: no label file: looked for {looked_for} (only test cases may lack one: see "
+            "the column 'part' and --test-source)"
+        )
     return ()
 
 

@@ -287,7 +287,7 @@ def _print_masks(declarations: Declarations, jobs: Iterable[str]) -> None:
         if declaration.missing and case not in written
     ]
     others = f"; no mask for {some(unmasked)}: label maps as before" if unmasked else ""
-    print(f"wrote {len(written)} label maps with 'ignore' where nothing was drawn{others}")
+    print(f"wrote {len(written)} label map(s) with 'ignore' where nothing was drawn{others}")
 
 
 def _suggest(args: argparse.Namespace, data: LabelledDataset) -> None:

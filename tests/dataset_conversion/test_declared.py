@@ -45,6 +45,22 @@ def notes(dataset: Path) -> list[tuple[str, ...]]:
         return [tuple(row) for row in csv.reader(file)][1:]
 
 
+def test_a_test_case_without_labels_needs_no_declaration(tmp_path):
+    for case, array in {"a": slabs(1, 2, 3), "t": None}.items():
+        write_volume(tmp_path / "s" / case / "ct.nii.gz", random_image())
+        if array is not None:
+            write_volume(tmp_path / "s" / case / "label.nii.gz", array)
+    table = tmp_path / "list.csv"
+    table.write_text("case,part,liver,spleen,kidney\na,,yes,no,yes\nt,test,,,\n")
+    manifest = write_manifest(tmp_path, 'varies = ["spleen"]')
+    assert convert(tmp_path / "raw", "-m", manifest, "--annotated", str(table)) == 1  # a has spleen
+    table.write_text("case,part,liver,spleen,kidney\na,,yes,yes,yes\nt,test,,,\n")
+    assert convert(tmp_path / "raw", "-m", manifest, "--annotated", str(table)) == 0
+    dataset = tmp_path / "raw" / "Dataset030_Mine"
+    assert [path.name for path in (dataset / "imagesTs").iterdir()] == ["t_0000.nii.gz"]
+    assert set(contract_of(dataset).cases) == {"a"}
+
+
 def test_what_varies_is_not_annotated_by_default(tmp_path):
     for case, array in {"a": slabs(1, 2, 3), "b": slabs(1, 0, 3)}.items():
         write_volume(tmp_path / "s" / case / "ct.nii.gz", random_image())

@@ -89,7 +89,8 @@ def changes(data: LabelledDataset, contract: Contract) -> list[str]:
     kinds = defaultdict(list)
     for case, name in contract.cases.items():
         before = data.declared.cases.get(case)
-        is_same = before is not None and data.declared.protocols[before] == contract.protocol(case)
+        after = contract.protocol(case).with_ignore()
+        is_same = before is not None and data.declared.protocols[before].with_ignore() == after
         if not is_same:
             kinds[before or "not declared", name].append(case)
     return [
