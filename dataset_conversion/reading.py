@@ -160,9 +160,9 @@ class CaseReader:
             return True
         difference = geometry_difference(volume.place, reference.place)
         if difference:
-            is_image = path in self.job.images
+            may_move = path not in self.job.images and self.job.grid.resample is Resample.NEVER
             hint = (
-                "" if is_image else "; 'resample = \"to image\"' puts it on the grid of the image"
+                "; 'resample = \"to image\"' puts it on the grid of the image" if may_move else ""
             )
             self.result.problems.append(
                 f"{path}: geometry differs from {self.job.images[0].name}: {difference}{hint}"

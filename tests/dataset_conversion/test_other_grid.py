@@ -117,6 +117,15 @@ def test_labels_beside_the_image_are_refused(tmp_path, capsys):
     assert "outside of the image" in capsys.readouterr().err
 
 
+def test_a_flat_label_of_a_volume_is_refused(tmp_path, capsys):
+    """Whatever was asked for, and without asking for it again."""
+    write_case(tmp_path, lambda image: image[:, :, 3])
+    assert run(tmp_path, 'resample = "to image"') == 1
+    error = capsys.readouterr().err
+    assert "a_label.nii.gz" in error
+    assert "resample" not in error
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_moving_agrees_with_itk(seed):
     """Flipped, permuted, cropped and padded at random; `sitk.Resample` is the judge."""
