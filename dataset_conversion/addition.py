@@ -11,7 +11,7 @@ from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.contract.completed import COMPLETED
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.plan import Plan
-from nnunet_labelset.dataset_conversion.provenance import Origin, read_origin, read_provenance
+from nnunet_labelset.dataset_conversion.records import Origin, read_origin, read_provenance
 from nnunet_labelset.datasets.annotate.declaration import protocol_name
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel

@@ -15,6 +15,7 @@ import scipy  # loads its rooms when they are used: most cases need none
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
+from nnunet_labelset.dataset_conversion.label_values import count_said, remap
 from nnunet_labelset.dataset_conversion.meaning import (
     BACKGROUND,
     UNLABELLED,
@@ -24,9 +25,7 @@ from nnunet_labelset.dataset_conversion.meaning import (
     interpret,
 )
 from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.dataset_conversion.raters import count_said
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
-from nnunet_labelset.dataset_conversion.remap import remap
 from nnunet_labelset.datasets.normalisation import measure_air
 from nnunet_labelset.io.files import link_file, new_file, reason
 from nnunet_labelset.io.text import some

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.dataset import Written
-from nnunet_labelset.dataset_conversion.notes import MOST_LINES, note_lines
+from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import preprocessed_copy
@@ -18,6 +18,8 @@ from nnunet_labelset.nnunet.names import RAW, dataset_words
 from nnunet_labelset.nnunet.publish import NOTES
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.nnunet.recommendation import next_commands
+
+MOST_LINES = 10  # of one kind; the table has them all
 
 
 def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -> str:
@@ -53,13 +55,31 @@ def _notes(written: Written, folder: Path, remarks: Sequence[str]) -> Iterator[s
         )
     if written.kept:
         yield f"note: kept from the data set that was replaced: {some(written.kept)}"
-    yield from note_lines(written.notes)
+    yield from _note_lines(written.notes)
     yield from (f"note: {text}" for text in written.slips)
     if written.notes:
         yield f"note: all notes, case by case: {folder / NOTES}"
     unlabelled = [case for case in written.parts if case not in written.contract.cases]
     if unlabelled:
         yield f"note: test cases without label map: {some(unlabelled)}"
+
+
+def _note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:
+    """Return notes by kind and by what they are about, the most frequent first."""
+    kinds: dict[str, dict[str, list[str]]] = {}
+    for case, note in notes:
+        cases = kinds.setdefault(note.kind, {}).setdefault(note.about, [])
+        cases.append(f"{note.detail} in {case}" if note.detail else case)
+    lines = []
+    for kind, things in kinds.items():
+        ordered = sorted(things.items(), key=lambda item: -len(item[1]))
+        for about, cases in ordered[:MOST_LINES]:
+            lines.append(
+                f"note: {kind}{': ' + about if about else ''}: {some(dict.fromkeys(cases))}"
+            )
+        if len(ordered) > MOST_LINES:
+            lines.append(f"note: {kind}: {len(ordered) - MOST_LINES} more, see {NOTES}")
+    return lines
 
 
 def _coverage(written: Written) -> str:

@@ -19,10 +19,15 @@ from nnunet_labelset.dataset_conversion.addition import (
 )
 from nnunet_labelset.dataset_conversion.case_names import Renamed
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.notes import NOTE_COLUMNS, Note
+from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.plan import Plan
-from nnunet_labelset.dataset_conversion.provenance import origin_of, provenance_text
-from nnunet_labelset.dataset_conversion.records import Records, convert_and_record, output_names
+from nnunet_labelset.dataset_conversion.records import (
+    Records,
+    convert_and_record,
+    origin_of,
+    output_names,
+    provenance_text,
+)
 from nnunet_labelset.datasets.annotate.declaration import protocol_name
 from nnunet_labelset.datasets.normalisation import find_labelled_air
 from nnunet_labelset.datasets.slips import find_slips
@@ -41,6 +46,8 @@ from nnunet_labelset.nnunet.publish import (
     staged,
 )
 from nnunet_labelset.nnunet.raw import TRAINING, new_dataset_json
+
+NOTE_COLUMNS = ("case", "note", "about", "detail")
 
 
 @dataclass

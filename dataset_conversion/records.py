@@ -1,13 +1,15 @@
-"""Records of finished cases, so that a stopped run continues: one file with a line per case."""
+"""What is remembered of cases: in a hidden journal, so that a stopped run continues, and in
+`provenance.csv`, so that later runs know which files a case was made from, and by which rules.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,12 @@ from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.datasets.normalisation import Air
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import checksum, write_text
+from nnunet_labelset.io.tables import csv_text, read_table
 from nnunet_labelset.nnunet.publish import JOURNAL, size_of
+
+PROVENANCE_COLUMNS = ("case", "file", "blake2b", "annotated", "rules")
 
 
 def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[CaseResult, str]:
@@ -142,3 +148,71 @@ def _plain(value: Any) -> Any:
     if not is_dataclass(value):
         return str(value)  # paths, members of an Enum
     return {entry.name: getattr(value, entry.name) for entry in fields(value)}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a case comes from: checksums by file, the labels that were declared, and its rules.
+
+    `rules` is a checksum of all that a manifest and options say about a case, but for what is
+    annotated in it.
+    """
+
+    checksums: Mapping[str, str]
+    annotated: str
+    rules: str
+
+    @property
+    def first_image(self) -> str:
+        """The checksum of the first image."""
+        return next(iter(self.checksums.values()))
+
+
+def origin_of(job: CaseJob, checksums: Mapping[str, str]) -> Origin:
+    names = (job.leaves[leaf] for leaf in sorted(job.protocol.annotated))
+    return Origin(checksums=checksums, annotated=";".join(names), rules=_rules(job))
+
+
+def read_origin(job: CaseJob) -> Origin:
+    """Return the origin of a case from its files as they are now."""
+    return origin_of(job, {str(path): checksum(path) for path in job.inputs})
+
+
+def _rules(job: CaseJob) -> str:
+    nothing = frozenset[int]()
+    protocol = replace(job.protocol, annotated=nothing, varies=nothing, partly=nothing)
+    rules = replace(
+        job,
+        case="",
+        source="",
+        images=(),
+        labels=(),
+        mask=None,
+        protocol=protocol,
+        link=False,
+        looks_for_air=False,
+        ending="",
+        notes=(),
+        dicom=None,
+    )
+    return hashlib.sha256(dump(rules).encode()).hexdigest()[:16]
+
+
+def provenance_text(origins: Mapping[str, Origin]) -> str:
+    rows = []
+    for case, origin in origins.items():
+        for file, digest in origin.checksums.items():
+            rows.append((case, file, digest, origin.annotated, origin.rules))
+    return csv_text(PROVENANCE_COLUMNS, rows)
+
+
+def read_provenance(path: Path) -> dict[str, Origin]:
+    rows = read_table(path)
+    if missing := [column for column in PROVENANCE_COLUMNS if column not in rows[0]]:
+        raise LabelSetError(f"{path}: no column '{missing[0]}': was the file edited?")
+    checksums: dict[str, dict[str, str]] = {}
+    for row in rows:
+        checksums.setdefault(row["case"], {})[row["file"]] = row["blake2b"]
+    return {
+        row["case"]: Origin(checksums[row["case"]], row["annotated"], row["rules"]) for row in rows
+    }

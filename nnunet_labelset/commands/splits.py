@@ -13,7 +13,7 @@ from pathlib import Path
 from nnunet_labelset.commands.options import add_dataset, add_names
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.completed import COMPLETED
-from nnunet_labelset.dataset_conversion.provenance import read_provenance
+from nnunet_labelset.dataset_conversion.records import read_provenance
 from nnunet_labelset.datasets.folds import (
     SEED,
     Split,

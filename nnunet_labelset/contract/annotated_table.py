@@ -11,7 +11,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.tables import TableRow, read_table
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import plain_name, some
 
 ALL = "all"
 ANNOTATED = "annotated"
@@ -228,11 +228,6 @@ def find_column(names: Iterable[str], words: Iterable[str]) -> str | None:
         if len(alike) == 1:
             return alike[0]
     return None
-
-
-def plain_name(name: str) -> str:
-    """Return a name without capitals and final punctuation, with `_` for blanks and hyphens."""
-    return re.sub(r"[\s_-]+", "_", name.strip().rstrip(".:?#").casefold())
 
 
 def _rows_by_case(rows: Sequence[TableRow], column: str) -> dict[str, TableRow]:

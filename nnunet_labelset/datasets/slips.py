@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from nnunet_labelset.contract import Contract, LabelSet
-from nnunet_labelset.contract.annotated_table import plain_name
 from nnunet_labelset.io.files import checksum
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import plain_name, some
 
 Case = TypeVar("Case")
 FEW = 3  # cases that annotate a label

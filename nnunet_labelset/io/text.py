@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 
@@ -66,3 +67,8 @@ def spoken_names(names: Iterable[str]) -> dict[str, str]:
         name: word if shown.count(word) == 1 else name
         for name, word in zip(unique, shown, strict=True)
     }
+
+
+def plain_name(name: str) -> str:
+    """Return a name without capitals and final punctuation, with `_` for blanks and hyphens."""
+    return re.sub(r"[\s_-]+", "_", name.strip().rstrip(".:?#").casefold())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 
 from nnunet_labelset.dataset_conversion.case import dilate
+from nnunet_labelset.dataset_conversion.label_values import remap
 from nnunet_labelset.dataset_conversion.meaning import (
     BACKGROUND,
     Interpretation,
@@ -16,7 +17,6 @@ from nnunet_labelset.dataset_conversion.meaning import (
     SourceProtocol,
     interpret,
 )
-from nnunet_labelset.dataset_conversion.remap import remap
 from nnunet_labelset.io.volume import count_values
 
 C = 5

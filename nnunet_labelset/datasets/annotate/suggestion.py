@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from nnunet_labelset.contract.annotated_table import ANNOTATED, HINT, RESERVED, plain_name
+from nnunet_labelset.contract.annotated_table import ANNOTATED, HINT, RESERVED
 from nnunet_labelset.datasets.annotate.labelled import LabelledDataset, Values
 from nnunet_labelset.io.tables import csv_text
+from nnunet_labelset.io.text import plain_name
 
 SUSPICIOUS = 0.5  # a label that so many of the cases have is missed where it is absent
 
