@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.case_names import (
@@ -20,26 +18,27 @@ from nnunet_labelset.dataset_conversion.job import CaseJob, common_ending
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.regrid import UNKNOWN, Outside
-from nnunet_labelset.dataset_conversion.slicer import read_segments
-from nnunet_labelset.dataset_conversion.sources.case_list import CaseRow, CaseRows, read_case_list
+from nnunet_labelset.dataset_conversion.sources.case_list import CaseRow, CaseRows
+from nnunet_labelset.dataset_conversion.sources.cases import (
+    SourceCase,
+    cases_in_folder,
+    listed_cases,
+)
 from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
-from nnunet_labelset.dataset_conversion.sources.names import Matching, match_names
+from nnunet_labelset.dataset_conversion.sources.named_structures import dicom_cases, with_segments
+from nnunet_labelset.dataset_conversion.sources.names import Matching
 from nnunet_labelset.dataset_conversion.sources.patterns import (
     ALL_CHANNELS,
     LABEL,
     MASK,
     Kind,
     Role,
-    find_cases,
 )
 from nnunet_labelset.datasets.normalisation import may_use_mask
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.flat import is_flat
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, TRAINING
-
-if TYPE_CHECKING:  # pydicom is an extra
-    from nnunet_labelset.dataset_conversion.dicom.planning import PlannedCase
 
 
 @dataclass(frozen=True)
@@ -55,32 +54,6 @@ class Options:
     link: bool = False
     prefix: bool = False
     safe_names: bool = False
-
-
-@dataclass(frozen=True)
-class SourceCase:
-    """The files of one case of a source, and its row of a case list, if there is one."""
-
-    source: Source
-    name: str  # in the source
-    files: Mapping[Role, Path]
-    row: CaseRow | None = None
-    notes: tuple[Note, ...] = ()
-    problems: tuple[str, ...] = ()
-    dicom: PlannedCase | None = None
-    matching: Matching | None = None
-
-    @property
-    def where(self) -> str:
-        return f"{self.source.name} ({self.source.folder or self.source.cases})"
-
-    @property
-    def part(self) -> str:
-        return (self.row.part if self.row else "") or self.source.part
-
-    @property
-    def is_declared(self) -> bool:
-        return self.row is not None and self.row.annotated is not None
 
 
 @dataclass
@@ -153,7 +126,7 @@ def _plan_source(
     undeclared = []
     unsafe = []
     not_drawn: dict[str, Sequence[str]] = {}
-    for case in _source_cases(source, options):
+    for case in _source_cases(source, options.manifest):
         full_name = prefix + case.name
         case = replace(case, row=rows.find(source.name, full_name, case.name) or case.row)
         chosen_name = (case.row.name if case.row else "") or full_name
@@ -260,102 +233,13 @@ def _check_patterns(sources: Sequence[Source], result: Plan, options: Options) -
                 raise LabelSetError(f"{option} {pattern}: no such source or case{hint}")
 
 
-def _source_cases(source: Source, options: Options) -> Iterator[SourceCase]:
+def _source_cases(source: Source, manifest: Manifest) -> Iterator[SourceCase]:
     if source.dicom is not None:
-        yield from _dicom_cases(source, options)
+        yield from dicom_cases(source, manifest)
         return
-    cases = _cases_in_folder(source) if source.cases is None else _listed_cases(source, options)
+    cases = cases_in_folder(source) if source.cases is None else listed_cases(source, manifest)
     for case in cases:
-        yield case if source.several_segments is None else _with_segments(case)
-
-
-def _listed_cases(source: Source, options: Options) -> Iterator[SourceCase]:
-    assert source.cases is not None
-    manifest = options.manifest
-    for row in read_case_list(
-        source.cases, manifest.leaves, manifest.channels, source.folder
-    ).values():
-        yield SourceCase(source, row.case, row.files, row)
-
-
-def _with_segments(case: SourceCase) -> SourceCase:
-    """Return a case of 3D Slicer, in which the file of every structure is the segmentation."""
-    path = case.files.get(LABEL)
-    several = case.source.several_segments
-    if path is None or several is None:
-        return case
-    names = tuple(case.source.labels)
-    try:
-        segments = [segment.name for segment in read_segments(path)]
-    except LabelSetError as error:
-        return replace(case, problems=(*case.problems, str(error)))
-    matching = match_names(segments, list(map(re.compile, names)), several, str(path))
-    roles = {Role(Kind.LABEL, names[number - 1]): path for number in matching.structures}
-    return replace(
-        case,
-        files={**case.files, **roles},
-        notes=case.notes + matching.notes,
-        problems=case.problems + matching.problems,
-        matching=matching,
-    )
-
-
-def _cases_in_folder(source: Source) -> Iterator[SourceCase]:
-    """Yield the cases of a folder, each with the preferred file of every role."""
-    assert source.folder is not None
-    cases = find_cases(source.folder, source.patterns, source.case, source.exclude)
-    if not cases:
-        examples = some(next(iter(patterns)) for patterns in source.patterns.values())
-        raise LabelSetError(
-            f"{source.folder}: no case of source '{source.name}' found: "
-            f"expected files like {examples}"
-        )
-    for name, candidates in cases.items():
-        kinds = dict.fromkeys(
-            role.kind.value for role, groups in candidates.items() if len(groups) > 1
-        )
-        problems = [
-            f"several files for {role} of case '{name}': {some(groups[0])}"
-            for role, groups in candidates.items()
-            if len(groups[0]) > 1
-        ]
-        yield SourceCase(
-            source=source,
-            name=name,
-            files={role: groups[0][0] for role, groups in candidates.items()},
-            notes=tuple(Note("several files, the preferred one taken", kind) for kind in kinds),
-            problems=tuple(problems),
-        )
-
-
-def _dicom_cases(source: Source, options: Options) -> Iterator[SourceCase]:
-    """Yield DICOM cases; the file of a role is the one that holds it."""
-    try:
-        from nnunet_labelset.dataset_conversion.dicom.planning import plan_cases
-    except ModuleNotFoundError as error:
-        raise LabelSetError(
-            f"{source.folder}: {error.name} is needed: pip install 'nnunet_labelset[dicom]'"
-        ) from None
-    assert source.folder is not None
-    assert source.dicom is not None
-    for name, planned in plan_cases(source.folder, source.dicom, tuple(source.labels)).items():
-        files = {Role(Kind.IMAGE, options.manifest.channels[0]): path for path in planned.images}
-        if planned.dicom is not None and planned.dicom.drawing is not None:
-            drawing = planned.dicom.drawing.path
-            for number, structure in enumerate(source.labels, start=1):
-                if number in planned.dicom.structures:
-                    files[Role(Kind.LABEL, structure)] = drawing
-            if planned.dicom.external:
-                files[MASK] = drawing
-        yield SourceCase(
-            source=source,
-            name=name,
-            files=files,
-            notes=tuple(planned.notes),
-            problems=tuple(planned.problems),
-            dicom=planned,
-            matching=planned.matching,
-        )
+        yield case if source.several_segments is None else with_segments(case)
 
 
 def _job(name: str, case: SourceCase, options: Options) -> CaseJob:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from nnunet_labelset.dataset_conversion.sources.manifest import (
     Manifest,
     Source,
     load_manifest,
-    presets,
+    preset_files,
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
@@ -19,28 +19,21 @@ from nnunet_labelset.nnunet.raw import TEST, TRAINING
 def choose_sources(
     path: Path | None, training: Sequence[str], test: Sequence[str]
 ) -> tuple[Manifest, list[Source]]:
-    """The label space, and the sources with their folders; `training` and `test` are texts
-    NAME=FOLDER.
+    """Return the label space, and the sources with their folders.
+
+    `training` and `test` are texts NAME=FOLDER.
     """
-    manifest = load_manifest(path) if path else None
-    known = presets()
+    own = load_manifest(path) if path else None
     sources: list[Source] = []
-    if manifest:
-        known = {**known, **dict.fromkeys(manifest.sources, manifest)}
-        with_files = (
-            source for source in manifest.sources.values() if source.folder or source.cases
-        )
-        sources.extend(with_files)
+    if own is not None:
+        sources += [source for source in own.sources.values() if source.folder or source.cases]
+    manifest = own
     for part, texts in ((TRAINING, training), (TEST, test)):
         for text in texts:
-            name, folder = _name_and_folder(text, known)
-            manifest = manifest or known[name]
-            if (manifest.leaves, manifest.channels) != (known[name].leaves, known[name].channels):
-                other = path or f"'{next(iter(manifest.sources))}'"
-                raise LabelSetError(
-                    f"--source {name}: the preset has other labels or channels than {other}"
-                )
-            sources.append(replace(known[name].sources[name], folder=folder, part=part))
+            name, folder, other = _named_source(text, own)
+            manifest = manifest or other
+            _check_label_space(name, other, manifest, path)
+            sources.append(replace(other.sources[name], folder=folder, part=part))
     if manifest is None or not sources:
         raise LabelSetError(
             "no source: give --source NAME=FOLDER ('convert --presets' lists them) or -m FILE.toml"
@@ -48,12 +41,26 @@ def choose_sources(
     return manifest, sources
 
 
-def _name_and_folder(text: str, known: Mapping[str, Manifest]) -> tuple[str, Path]:
+def _named_source(text: str, own: Manifest | None) -> tuple[str, Path, Manifest]:
+    """Return the name and the folder in NAME=FOLDER, and the manifest that has the source."""
     name, _, folder = text.partition("=")
     if not name or not folder:
         raise LabelSetError(
             f"--source {text}: expected NAME=FOLDER; 'convert --presets' lists the names"
         )
-    if name not in known:
+    path = Path(folder).expanduser()
+    if own is not None and name in own.sources:
+        return name, path, own
+    shipped = preset_files()
+    if name not in shipped:
+        known = [*shipped, *(own.sources if own is not None else ())]
         raise LabelSetError(f"--source {text}: no such source{did_you_mean(name, known)}")
-    return name, Path(folder).expanduser()
+    return name, path, load_manifest(shipped[name])
+
+
+def _check_label_space(name: str, other: Manifest, manifest: Manifest, path: Path | None) -> None:
+    if (manifest.leaves, manifest.channels) != (other.leaves, other.channels):
+        first = path or f"'{next(iter(manifest.sources))}'"
+        raise LabelSetError(
+            f"--source {name}: the preset has other labels or channels than {first}"
+        )

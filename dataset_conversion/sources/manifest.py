@@ -22,18 +22,11 @@ from nnunet_labelset.dataset_conversion.regrid import (
     Resample,
 )
 from nnunet_labelset.dataset_conversion.sources import dicom_rules
-from nnunet_labelset.dataset_conversion.sources.patterns import (
-    ALL_CHANNELS,
-    LABEL,
-    MASK,
-    Kind,
-    Role,
-)
+from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, Role, read_patterns
 from nnunet_labelset.dataset_conversion.sources.toml_values import (
     check_keys,
     get_choice,
     get_flag,
-    get_patterns,
     get_regex,
     get_rule,
     get_table,
@@ -43,7 +36,6 @@ from nnunet_labelset.dataset_conversion.sources.toml_values import (
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import check_name
-from nnunet_labelset.io.flat import is_picture
 from nnunet_labelset.io.volume import HIGHEST_VALUE
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
@@ -123,12 +115,15 @@ class Manifest:
         return self.labels.leaf_names
 
 
+def preset_files() -> dict[str, Path]:
+    """Return the file of every preset, by the name of the preset."""
+    paths = sorted(PRESETS.glob("*.toml"))
+    return {name: path for path in paths for name in read_toml(path)["sources"]}
+
+
 def presets() -> dict[str, Manifest]:
-    """The manifest of every preset, by the name of the preset; each file has a label space of its
-    own.
-    """
-    manifests = [load_manifest(path) for path in sorted(PRESETS.glob("*.toml"))]
-    return {name: manifest for manifest in manifests for name in manifest.sources}
+    """Return the manifest of every preset; each file has a label space of its own."""
+    return {name: load_manifest(path) for name, path in preset_files().items()}
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -136,37 +131,36 @@ def load_manifest(path: Path) -> Manifest:
     content = read_toml(path)
     where = str(path)
     check_keys(content, {"leaves", "channels", "sources", "regions", "regions_class_order"}, where)
-    leaves = get_texts(content, "leaves", where)
+    leaves = _read_leaves(content, where)
     channels = get_texts(content, "channels", where) if "channels" in content else ("MRI",)
-    if (
-        len(leaves) < 2
-        or leaves[0] != "background"
-        or len(set(leaves)) != len(leaves)
-        or IGNORE in leaves
-    ):
-        raise LabelSetError(
-            f"{where}: leaves: expected different names, 'background' first, without '{IGNORE}'"
-        )
-    for leaf in leaves:
-        check_label(leaf, f"{where}: leaves")
     own = content.get("sources")
-    if (
-        not isinstance(own, dict)
-        or not own
-        or not all(isinstance(entry, dict) for entry in own.values())
-    ):
+    if not isinstance(own, dict) or not own or not all(map(_is_table, own.values())):
         raise LabelSetError(f"{where}: expected at least one table [sources.NAME]")
-    shipped = {
-        name: entry
-        for file in PRESETS.glob("*.toml")
-        for name, entry in read_toml(file)["sources"].items()
-    }
+    shipped: dict[str, Any] = {}
+    for file in PRESETS.glob("*.toml"):
+        shipped |= read_toml(file)["sources"]
     sources = {}
     for name in own:
         check_name(name, f"{where}: source")
         entry = _with_inherited(name, [own, shipped], where)
         sources[name] = _read_source(name, entry, leaves, channels, path)
     return Manifest(_read_label_space(content, leaves, where), channels, sources)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _read_leaves(content: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    leaves = get_texts(content, "leaves", where)
+    are_different = len(leaves) >= 2 and len(set(leaves)) == len(leaves)
+    if not are_different or leaves[0] != "background" or IGNORE in leaves:
+        raise LabelSetError(
+            f"{where}: leaves: expected different names, 'background' first, without '{IGNORE}'"
+        )
+    for leaf in leaves:
+        check_label(leaf, f"{where}: leaves")
+    return leaves
 
 
 def _with_inherited(
@@ -204,7 +198,7 @@ def _read_source(
     check_keys(entry, SOURCE_KEYS, where)
     kind = get_rule(entry, "kind", where, SourceKind)
     dicom = _read_dicom_rules(kind, entry, channels, where)
-    patterns = {} if dicom is not None else _read_patterns(entry, channels, where)
+    patterns = {} if dicom is not None else read_patterns(entry, channels, where)
     by_name = kind is not SourceKind.FILES
     per_structure = by_name or any("{structure}" in text for text in patterns.get(LABEL, ()))
     labels = _read_labels(get_table(entry, "labels", where), leaves, per_structure, where)
@@ -249,58 +243,6 @@ def _mask_kind(entry: Mapping[str, Any], kind: SourceKind) -> Mask:
     if entry.get("mask") == "labelled":
         return Mask.LABELLED
     return Mask.FILE if "mask" in entry and kind is not SourceKind.DICOM else Mask.NONE
-
-
-def _read_patterns(
-    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
-) -> dict[Role, tuple[str, ...]]:
-    """Return where the files lie; a case list names images and labels instead."""
-    patterns: dict[Role, tuple[str, ...]] = {}
-    if "cases" not in entry:
-        patterns |= _read_image_patterns(entry, channels, where)
-        if "raters" in entry:
-            patterns |= _read_raters(entry, where)
-        else:
-            patterns[LABEL] = get_patterns(entry, "label", where)
-    elif "raters" in entry:
-        raise LabelSetError(f"{where}: raters: not with a case list: use patterns")
-    if "mask" in entry and entry["mask"] != "labelled":
-        patterns[MASK] = get_patterns(entry, "mask", where)
-    return patterns
-
-
-def _read_image_patterns(
-    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
-) -> dict[Role, tuple[str, ...]]:
-    """Return the patterns of each channel; one for several is of pictures with colours."""
-    image = entry.get("image")
-    if not isinstance(image, dict):
-        role = ALL_CHANNELS if len(channels) > 1 else Role(Kind.IMAGE, channels[0])
-        patterns = get_patterns(entry, "image", where)
-        if role is ALL_CHANNELS and not all(map(is_picture, patterns)):
-            raise LabelSetError(
-                f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
-            )
-        return {role: patterns}
-    if set(image) != set(channels):
-        raise LabelSetError(
-            f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
-        )
-    return {Role(Kind.IMAGE, channel): get_patterns(image, channel, where) for channel in channels}
-
-
-def _read_raters(entry: Mapping[str, Any], where: str) -> dict[Role, tuple[str, ...]]:
-    if "label" in entry:
-        raise LabelSetError(f"{where}: raters: not together with 'label': remove one of them")
-    patterns = get_patterns(entry, "raters", where)
-    if len(set(patterns)) < 2 or any("{structure}" in pattern for pattern in patterns):
-        raise LabelSetError(
-            f"{where}: raters: expected different patterns of label maps, one for each rater"
-        )
-    return {
-        Role(Kind.RATER, str(number)): (pattern,)
-        for number, pattern in enumerate(dict.fromkeys(patterns), start=1)
-    }
 
 
 def _read_annotated(

@@ -1,4 +1,4 @@
-"""Find the files of the cases in a folder by patterns with a `{case}` placeholder."""
+"""Patterns with a `{case}` placeholder: read from a manifest, and the files that they find."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from nnunet_labelset.dataset_conversion.sources.toml_values import get_patterns
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.flat import is_picture
 
 
 class Kind(Enum):
@@ -89,32 +91,88 @@ def find_cases(
     case: str = "[^/]+",
     exclude: Iterable[str] = (),
 ) -> dict[str, dict[Role, list[list[Path]]]]:
-    """Files by case and role: one list of files for every pattern of the role that found some,
-    preferred ones first.
+    """Return files by case and role: one list of files for every pattern of the role that matches
+    some, preferred ones first.
 
     A pattern with `{structure}` finds one role for every structure.
     """
-    patterns = [pattern for chosen in roles.values() for pattern in chosen]
-    depth = (
-        None
-        if any("**" in pattern for pattern in patterns)
-        else max(pattern.count("/") for pattern in patterns)
-    )
-    excluded = [pattern_regex(pattern) for pattern in exclude]
-    files = [
-        name
-        for name in list_files(folder, depth)
-        if not any(regex.fullmatch(name) for regex in excluded)
-    ]
+    files = _candidates(folder, [pattern for chosen in roles.values() for pattern in chosen])
+    for regex in map(pattern_regex, exclude):
+        files = [name for name in files if not regex.fullmatch(name)]
     cases: dict[str, dict[Role, list[list[Path]]]] = {}
-    for role, chosen in roles.items():
-        for pattern in chosen:
-            regex = pattern_regex(pattern, case)
-            found: dict[tuple[str, Role], list[Path]] = {}
-            for match in filter(None, map(regex.fullmatch, files)):
-                structure = match.groupdict().get("structure")
-                key = match["case"], Role(role.kind, structure) if structure else role
-                found.setdefault(key, []).append(folder / match.string)
-            for (name, found_role), paths in found.items():
-                cases.setdefault(name, {}).setdefault(found_role, []).append(paths)
+    for role, patterns in roles.items():
+        for pattern in patterns:
+            groups = _matching_files(folder, files, pattern_regex(pattern, case), role)
+            for (name, matched_role), paths in groups.items():
+                cases.setdefault(name, {}).setdefault(matched_role, []).append(paths)
     return dict(sorted(cases.items()))
+
+
+def _candidates(folder: Path, patterns: Sequence[str]) -> list[str]:
+    """Return the files of a folder that lie deep enough for some pattern, and no deeper."""
+    is_deep = any("**" in pattern for pattern in patterns)
+    return list_files(folder, None if is_deep else max(text.count("/") for text in patterns))
+
+
+def _matching_files(
+    folder: Path, files: Iterable[str], regex: re.Pattern[str], role: Role
+) -> dict[tuple[str, Role], list[Path]]:
+    """Return the files that match a pattern, by case and role."""
+    groups: dict[tuple[str, Role], list[Path]] = {}
+    for match in filter(None, map(regex.fullmatch, files)):
+        structure = match.groupdict().get("structure")
+        key = match["case"], Role(role.kind, structure) if structure else role
+        groups.setdefault(key, []).append(folder / match.string)
+    return groups
+
+
+def read_patterns(
+    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dict[Role, tuple[str, ...]]:
+    """Return where the files of a source lie; a case list names images and labels instead."""
+    patterns: dict[Role, tuple[str, ...]] = {}
+    if "cases" not in entry:
+        patterns |= _read_image_patterns(entry, channels, where)
+        if "raters" in entry:
+            patterns |= _read_raters(entry, where)
+        else:
+            patterns[LABEL] = get_patterns(entry, "label", where)
+    elif "raters" in entry:
+        raise LabelSetError(f"{where}: raters: not with a case list: use patterns")
+    if "mask" in entry and entry["mask"] != "labelled":
+        patterns[MASK] = get_patterns(entry, "mask", where)
+    return patterns
+
+
+def _read_image_patterns(
+    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dict[Role, tuple[str, ...]]:
+    """Return the patterns of each channel; one for several is of pictures with colours."""
+    image = entry.get("image")
+    if not isinstance(image, dict):
+        role = ALL_CHANNELS if len(channels) > 1 else Role(Kind.IMAGE, channels[0])
+        patterns = get_patterns(entry, "image", where)
+        if role is ALL_CHANNELS and not all(map(is_picture, patterns)):
+            raise LabelSetError(
+                f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
+            )
+        return {role: patterns}
+    if set(image) != set(channels):
+        raise LabelSetError(
+            f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
+        )
+    return {Role(Kind.IMAGE, channel): get_patterns(image, channel, where) for channel in channels}
+
+
+def _read_raters(entry: Mapping[str, Any], where: str) -> dict[Role, tuple[str, ...]]:
+    if "label" in entry:
+        raise LabelSetError(f"{where}: raters: not together with 'label': remove one of them")
+    patterns = get_patterns(entry, "raters", where)
+    if len(set(patterns)) < 2 or any("{structure}" in pattern for pattern in patterns):
+        raise LabelSetError(
+            f"{where}: raters: expected different patterns of label maps, one for each rater"
+        )
+    return {
+        Role(Kind.RATER, str(number)): (pattern,)
+        for number, pattern in enumerate(dict.fromkeys(patterns), start=1)
+    }

@@ -15,7 +15,12 @@ from nnunet_labelset.dataset_conversion.dataset import failure_text, write_datas
 from nnunet_labelset.dataset_conversion.plan import Options, Plan, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import AnnotatedList, read_annotated_list
 from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
-from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, leaf_set, presets
+from nnunet_labelset.dataset_conversion.sources.manifest import (
+    Manifest,
+    leaf_set,
+    preset_files,
+    presets,
+)
 from nnunet_labelset.dataset_conversion.survey import survey
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.folders import nnunet_folder
@@ -129,7 +134,7 @@ def run(args: argparse.Namespace) -> None:
     target = Target(folder, args.overwrite, args.add)
     before = read_present(target)
     present = before.parts if before is not None else ()
-    jobs = plan(sources, listed.rows, options, {*manifest.sources, *presets()}, present)
+    jobs = plan(sources, listed.rows, options, {*manifest.sources, *preset_files()}, present)
     if args.dry_run:
         look(new_cases(before, jobs, args.np) if before is not None else jobs, args, bool(before))
         return
