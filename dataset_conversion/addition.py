@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -124,16 +124,22 @@ def new_cases(data: ConvertedDataset, plan: Plan, processes: int) -> Plan:
         before = data.origins.get(job.case)
         for text in _differences(job, before, origin, job.case in plan.declared):
             problems.append((job.case, text))
-    names = {name.lower(): name for name in data.parts}
     jobs = [job for job in plan.jobs if job.case not in data.parts]
-    for job in jobs:
-        if job.case.lower() in names:
-            other = names[job.case.lower()]
-            text = f"case '{job.case}' and '{other}' of {data.folder} differ by capitals only"
-            problems.append((job.case, text))
+    problems += _same_but_for_capitals(data, jobs)
     added = {job.case for job in jobs}
     renamed = [entry for entry in plan.renamed if entry.new in added]
     return replace(plan, jobs=jobs, problems=problems, renamed=renamed)
+
+
+def _same_but_for_capitals(
+    data: ConvertedDataset, jobs: Iterable[CaseJob]
+) -> Iterator[tuple[str, str]]:
+    names = {name.lower(): name for name in data.parts}
+    for job in jobs:
+        other = names.get(job.case.lower())
+        if other is not None:
+            text = f"case '{job.case}' and '{other}' of {data.folder} differ by capitals only"
+            yield job.case, text
 
 
 def _try_origin(job: CaseJob) -> Origin | str:

@@ -58,25 +58,28 @@ def convert_case(job: CaseJob, folder: Path | None) -> CaseResult:
 class _Conversion(CaseReader):
     def read(self) -> tuple[list[Volume], Volume | None] | None:
         """Return the images and the label map to write, or None after noting the problems."""
-        job = self.job
         images = self.read_images()
         reference = images[0] if images else None
-        labels = self.read_labels(reference) if job.labels else None
-        mask = self.read_mask(reference) if job.mask else None
+        labels = self.read_labels(reference) if self.job.labels else None
+        mask = self.read_mask(reference) if self.job.mask else None
         values = self.convert_values(labels, mask) if labels is not None else None
         if self.result.problems or reference is None:
             return None
         self.check_mask_file()
-        if job.mask_images is not None:
+        if self.job.mask_images is not None:
             images = self.mask_images(images, labels, mask)
         if self.result.problems:
             return None
-        self.result.is_flat = len(reference.place.size) == 2 or reference.place.size[2] == 1
+        self.result.is_flat = reference.place.size[2:] in ((), (1,))
         if values is None:
             return images, None
-        if job.looks_for_air and all(image.array.shape == values.shape for image in images):
-            self.result.air = measure_air([image.array for image in images], values)
+        self.look_for_air(images, values)
         return images, Volume(values, replace(reference.place, components=1))
+
+    def look_for_air(self, images: list[Volume], values: np.ndarray) -> None:
+        arrays = [image.array for image in images]
+        if self.job.looks_for_air and all(array.shape == values.shape for array in arrays):
+            self.result.air = measure_air(arrays, values)
 
     def read_images(self) -> list[Volume]:
         """Return the images that can be read, after comparing their places."""
@@ -117,7 +120,7 @@ class _Conversion(CaseReader):
     def convert_values(self, labels: np.ndarray, mask: np.ndarray | None) -> np.ndarray | None:
         """Return the values to write, or None after noting what contradicts the protocol."""
         job, result = self.job, self.result
-        path = next(path for path in job.labels if path is not None)
+        path = self.first_label_file
         counts = count_values(labels)
         said = count_said(counts, self.disputed)
         meaning = interpret(replace(job.protocol, disputed=self.disputed), {*counts, *said})
@@ -148,12 +151,12 @@ class _Conversion(CaseReader):
         if undeclared:
             hint = "" if self.job.protocol.is_final else self.value_hint(next(iter(undeclared)))
             problems.append(f"{path}: undeclared values {counted(undeclared)}{hint}")
-        for value, leaves in meaning.contradicted.items():
-            if value in counts:
-                names = some(self.job.leaves[leaf] for leaf in sorted(leaves))
-                problems.append(
-                    f"{path}: {names} is declared unannotated but has {counts[value]} voxels"
-                )
+        for value in sorted(meaning.contradicted.keys() & counts.keys()):
+            labels = meaning.contradicted[value]
+            names = some(self.job.leaves[leaf] for leaf in sorted(labels))
+            problems.append(
+                f"{path}: {names} is declared unannotated but has {counts[value]} voxels"
+            )
         background = _background_value(counts, self.job.protocol)
         if background is not None and meaning.not_drawn:
             problems.append(self.denial(background, meaning.not_drawn))

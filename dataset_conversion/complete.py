@@ -83,13 +83,18 @@ def complete_values(
     for value in still_open:
         leaf_map[is_open & (values == value)] = storage.value[protocol.sets[value]]
     enlarged = [value for value in still_open if protocol.sets[value] in storage.enlarged]
-    open_before = sum(count for value, count in before.items() if len(protocol.sets[value]) > 1)
+    open_before = _open_voxels(before, protocol)
     return leaf_map, Completed(
         protocol=storage.protocol,
         open_before=open_before,
         completed=open_before - sum(still_open.values()),
         enlarged=sum(still_open[value] for value in enlarged),
     )
+
+
+def _open_voxels(counts: Mapping[int, int], protocol: Protocol) -> int:
+    """Return how many voxels have a larger label-set."""
+    return sum(count for value, count in counts.items() if len(protocol.sets[value]) > 1)
 
 
 def _decide(
@@ -247,10 +252,13 @@ def write_completed(
         }
         with _written_before(target, small_files):
             publish(Target(target), files, content)
-    notes = [_note(item.case.name, result) for item, result in kept.items()]
+    return list(_notes(kept, without_fold))
+
+
+def _notes(kept: Mapping[Completion, Completed], without_fold: Sequence[str]) -> Iterator[str]:
+    yield from (_note(item.case.name, result) for item, result in kept.items())
     if without_fold:
-        notes.append(f"note: {some(without_fold)}: in no validation fold, so left as annotated")
-    return notes
+        yield f"note: {some(without_fold)}: in no validation fold, so left as annotated"
 
 
 @contextmanager

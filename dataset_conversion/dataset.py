@@ -6,7 +6,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -84,10 +84,8 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
         writes = not plan.problems or skip_bad_cases
         results, resumed = _convert_all(records, plan.jobs, processes, writes)
         problems = [*plan.problems, *_problems(plan.jobs, results)]
-        skipped = {case for case, _ in problems}
-        good_jobs = [job for job in plan.jobs if job.case not in skipped]
-        failure = failure_text(problems, good_jobs, skip_bad_cases, before is not None)
-        if failure:
+        good_jobs = _without_problems(plan.jobs, problems)
+        if failure := failure_text(problems, good_jobs, skip_bad_cases, before is not None):
             if not was_stopped:
                 records.path.unlink(missing_ok=True)
             raise LabelSetError(failure)
@@ -97,6 +95,13 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
         if written.added or before is None:
             written.kept = _publish(target, plan, good_jobs, results, written, before)
         return written
+
+
+def _without_problems(
+    jobs: Iterable[CaseJob], problems: Iterable[tuple[str, str]]
+) -> list[CaseJob]:
+    skipped = {case for case, _ in problems}
+    return [job for job in jobs if job.case not in skipped]
 
 
 def _summary(
@@ -117,19 +122,27 @@ def _summary(
         groups = {**before.groups, **groups}
         images = {**before.first_images, **images}
     training = [case for case, part in parts.items() if part == TRAINING]
-    airs = {case: results[case].air for case in training if case in results}
     return Written(
         contract=contract,
         parts=parts,
         groups=groups,
         added=[job.case for job in jobs],
         skipped=[],
-        notes=[(job.case, note) for job in jobs for note in results[job.case].notes],
-        slips=[*find_slips(contract, training, values, images), *find_labelled_air(airs)],
+        notes=_notes(jobs, results),
+        slips=[*find_slips(contract, training, values, images), *_air(training, results)],
         resumed=0,
         kept=[],
         is_flat=_plans_flat(jobs, results),
     )
+
+
+def _notes(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> list[tuple[str, Note]]:
+    return [(job.case, note) for job in jobs for note in results[job.case].notes]
+
+
+def _air(cases: Iterable[str], results: Mapping[str, CaseResult]) -> Iterator[str]:
+    """Yield warnings about air in those of the cases that this run has read."""
+    return find_labelled_air({case: results[case].air for case in cases if case in results})
 
 
 def _plans_flat(jobs: Iterable[CaseJob], results: Mapping[str, CaseResult]) -> bool:
@@ -234,18 +247,23 @@ def _contract(
     has_ignore = any(protocol.has_ignore for protocol in known.values())
     if has_ignore:
         known = {case: protocol.with_ignore() for case, protocol in known.items()}
-    by_source: dict[str, set[Protocol]] = {}
-    for job in jobs:
-        if job.case in known:
-            by_source.setdefault(job.source, set()).add(known[job.case])
-    names = _protocol_names(labels, by_source)
     sources = {job.case: job.source for job in jobs}
+    names = _protocol_names(labels, _by_source(known, sources))
     return replace(
         labels,
         protocols={name: protocol for (_, protocol), name in names.items()},
         cases={case: names[sources[case], protocol] for case, protocol in known.items()},
         has_ignore=has_ignore,
     )
+
+
+def _by_source(
+    protocols: Mapping[str, Protocol], sources: Mapping[str, str]
+) -> dict[str, set[Protocol]]:
+    by_source: dict[str, set[Protocol]] = {}
+    for case, protocol in protocols.items():
+        by_source.setdefault(sources[case], set()).add(protocol)
+    return by_source
 
 
 def _protocol_names(

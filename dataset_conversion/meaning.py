@@ -139,8 +139,7 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
     if UNLABELLED in values:  # the source says what it is
         outside = values[UNLABELLED]
     values.setdefault(UNLABELLED, inside)
-    for number, said in protocol.disputed.items():
-        values[number] = _union(values[value] for value in said if value in values)
+    values |= _disputed(protocol, values)
     stored = _stored(protocol, present, values, outside, known)
     one_hidden = len(known.hidden - BACKGROUND) == 1
     return replace(
@@ -151,6 +150,14 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
         background_added=by_file and not known.mask_is_complete and one_hidden,
         not_drawn=_not_drawn(protocol, not_annotated),
     )
+
+
+def _disputed(protocol: SourceProtocol, values: Mapping[int, LabelSet]) -> dict[int, LabelSet]:
+    """Return what voxels may be about which raters disagree: what any of them said."""
+    return {
+        number: _union(values[value] for value in said if value in values)
+        for number, said in protocol.disputed.items()
+    }
 
 
 def _unlabelled(protocol: SourceProtocol, known: _Knowledge) -> tuple[LabelSet, LabelSet]:

@@ -70,19 +70,16 @@ def read_datasets(
     `annotated` are texts [DATASET=]FILE. They and `fully_annotated` speak of data sets that do not
     say it themselves.
     """
-    folders = [find_dataset(name) for name in given]
+    folders = list(map(find_dataset, given))
     resolved = [folder.resolve() for folder in folders]
     _refuse_twice(given, resolved)
-    keys = [ways_to_write(name, folder) for name, folder in zip(given, folders, strict=True)]
+    keys = list(map(ways_to_write, given, folders))
     complete = {_chosen("--fully-annotated", name, keys, given) for name in fully_annotated}
-    contents = [_read_json(folder) for folder in folders]
-    silent = [
-        number
-        for number, content in enumerate(contents)
-        if BLOCK not in content and number not in complete
-    ]
+    contents = list(map(_read_json, folders))
+    undeclared = (number for number, content in enumerate(contents) if BLOCK not in content)
+    silent = [number for number in undeclared if number not in complete]
     tables = dict(_tables(annotated, keys, given, silent))
-    _refuse_silence([given[number] for number in silent if number not in tables])
+    _refuse_silence([given[number] for number in sorted(set(silent) - tables.keys())])
     datasets = []
     for number, (folder, content) in enumerate(zip(folders, contents, strict=True)):
         is_complete = number in complete

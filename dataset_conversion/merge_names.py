@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
@@ -25,18 +25,12 @@ NEARLY = 0.9  # names as alike as 'liver_tumor' and 'liver_tumour'
 
 def rename_labels(datasets: Sequence[InputDataset], options: Sequence[str]) -> None:
     """Apply `DATASET:LABEL=LEAF[+LEAF]`; a folder may have a colon in its name."""
+    given = ", ".join(dataset.given for dataset in datasets)
     for option in options:
-        given = ", ".join(dataset.given for dataset in datasets)
-        ways = [
-            (len(way), number)
-            for number, dataset in enumerate(datasets)
-            for way in ways_to_write(dataset.given, dataset.folder)
-            if option.startswith(f"{way}:")
-        ]
-        length, number = max(ways, default=(option.find(":"), -1))
+        length, number = _addressed(option, datasets)
         label, _, leaves = option[length + 1 :].partition("=")
         names = tuple(name.strip() for name in leaves.split("+"))
-        if length < 1 or not label or not all(names) or IGNORE in names:
+        if length < 1 or not all([label, *names]) or IGNORE in names:
             raise LabelSetError(
                 f"--label {option}: expected DATASET:LABEL=NAME or DATASET:LABEL=NAME+NAME"
             )
@@ -71,6 +65,15 @@ def _common_leaves(datasets: Sequence[InputDataset]) -> tuple[str, ...]:
     return leaves
 
 
+def _addressed(option: str, datasets: Sequence[InputDataset]) -> tuple[int, int]:
+    """Return how long the name of a data set before the colon is, and its number (-1: none)."""
+    matches = []
+    for number, dataset in enumerate(datasets):
+        ways = ways_to_write(dataset.given, dataset.folder)
+        matches += [(len(way), number) for way in ways if option.startswith(f"{way}:")]
+    return max(matches, default=(option.find(":"), -1))
+
+
 def common_labels(datasets: Sequence[InputDataset]) -> Contract:
     """All leaves, and all regions by name; a leaf that no region holds is a region of its own, if
     there are any.
@@ -89,11 +92,9 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
                     _two_meanings(region, regions[region], members, leaves, dataset)
                 )
             order.setdefault(region, value)
-    united = frozenset[int]().union(*regions.values())
-    for leaf in range(1, len(leaves) if regions else 0):
-        if leaf not in united:
-            regions[leaves[leaf]] = frozenset([leaf])
-            order[leaves[leaf]] = leaf
+    for leaf in _leaves_without_region(leaves, regions):
+        regions[leaves[leaf]] = frozenset([leaf])
+        order[leaves[leaf]] = leaf
     names = sorted(regions, key=lambda name: -len(regions[name]))
     return Contract.of_leaves(
         leaves,
@@ -101,6 +102,12 @@ def common_labels(datasets: Sequence[InputDataset]) -> Contract:
         {name: regions[name] for name in names} or None,
         tuple(order[name] for name in names),
     )
+
+
+def _leaves_without_region(leaves: Sequence[str], regions: Mapping[str, LabelSet]) -> list[int]:
+    """Return the leaves that no region holds, if there are regions at all."""
+    united = frozenset[int]().union(*regions.values())
+    return sorted(set(range(1, len(leaves))) - united) if regions else []
 
 
 def _common_regions(
@@ -144,13 +151,8 @@ def remarks(
 
 def _united_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> Iterator[str]:
     """Yield which labels are one because of their names, or that none is."""
-    united = []
-    for leaf in leaves[1:]:
-        holders = [
-            dataset for dataset in datasets if leaf in dataset.names and leaf not in dataset.renamed
-        ]
-        if len(holders) > 1:
-            united.append(f"{leaf} ({', '.join(dataset.short_name for dataset in holders)})")
+    holders = {leaf: _holders(datasets, leaf) for leaf in leaves[1:]}
+    united = [f"{leaf} ({', '.join(names)})" for leaf, names in holders.items() if len(names) > 1]
     if united:
         yield f"united because their names are equal; the same structure? {some(united, 10)}"
     names = [name for dataset in datasets for name in dataset.common_names]
@@ -161,6 +163,12 @@ def _united_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> It
             f"with --label '{datasets[-1].given}:{datasets[-1].contract.leaf_names[1]}="
             f"{datasets[0].contract.leaf_names[1]}'"
         )
+
+
+def _holders(datasets: Sequence[InputDataset], leaf: str) -> list[str]:
+    """Return the data sets that have a label of their own accord."""
+    own = (dataset for dataset in datasets if leaf not in dataset.renamed)
+    return [dataset.short_name for dataset in own if leaf in dataset.names]
 
 
 def _similar_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> Iterator[str]:

@@ -68,6 +68,9 @@ class Plan:
     renamed: list[Renamed] = field(default_factory=list)
     matchings: list[Matching] = field(default_factory=list)  # of names of structures
 
+    def add_problem(self, cases: Iterable[str], text: str) -> None:
+        self.problems += [(case, text) for case in cases]
+
 
 def plan(
     sources: Sequence[Source],
@@ -122,14 +125,13 @@ def _plan_source(
     options: Options,
     present: Collection[str],
 ) -> None:
-    prefix = source.prefix or (f"{source.name}_" if options.prefix else "")
     undeclared = []
     unsafe = []
     not_drawn: dict[str, Sequence[str]] = {}
     for case in _source_cases(source, options.manifest):
-        full_name = prefix + case.name
+        full_name = _prefix(source, options) + case.name
         case = replace(case, row=rows.find(source.name, full_name, case.name) or case.row)
-        chosen_name = (case.row.name if case.row else "") or full_name
+        chosen_name = case.chosen_name or full_name
         try:
             name = names.add(chosen_name, case.where, "give one source a prefix (--prefix)")
         except UnsafeNameError:
@@ -143,14 +145,17 @@ def _plan_source(
             undeclared.append(name)
         not_drawn |= _plan_case(name, case, result, options)
     if unsafe:
-        text = _unsafe_text(source, unsafe)
-        result.problems += [(f"{source.name}/{name}", text) for name in unsafe]
+        names_there = [f"{source.name}/{name}" for name in unsafe]
+        result.add_problem(names_there, _unsafe_text(source, unsafe))
+    leaves = options.manifest.leaves
     if undeclared:
-        text = _undeclared_text(source, undeclared, options.manifest.leaves)
-        result.problems += [(name, text) for name in undeclared]
+        result.add_problem(undeclared, _undeclared_text(source, undeclared, leaves))
     if not_drawn:
-        text = _not_drawn_text(source, not_drawn, options.manifest.leaves)
-        result.problems += [(name, text) for name in not_drawn]
+        result.add_problem(not_drawn, _not_drawn_text(source, not_drawn, leaves))
+
+
+def _prefix(source: Source, options: Options) -> str:
+    return source.prefix or (f"{source.name}_" if options.prefix else "")
 
 
 def _plan_case(

@@ -52,6 +52,10 @@ class CaseReader:
         # The file at work, to be named when something unexpected happens.
         self.current: Path | None = None
 
+    @property
+    def first_label_file(self) -> Path:
+        return next(path for path in self.job.labels if path is not None)
+
     def read_volume(self, path: Path, image: bool = False) -> Volume | None:
         """A 2D or 3D volume of finite values, or None after noting the problem."""
         self.current = path
@@ -102,7 +106,7 @@ class CaseReader:
         in_colours = place.components > 1 and expected == 1
         if in_colours and (array == array[..., :1]).all():
             array = self.note(path, "grey picture stored as colours", array[..., 0])
-        components = array.shape[2] if array.ndim == 3 and len(place.size) == 2 else 1
+        components = _colours(volume._replace(array=array))
         if components != expected:
             hint = ', e.g. channels = ["R", "G", "B"] and one pattern' if image else ""
             raise LabelSetError(
@@ -177,6 +181,10 @@ class CaseReader:
             return self.read_segments(reference)
         if self.job.per_structure:
             return self.read_structures(reference)
+        return self.read_label_maps(reference)
+
+    def read_label_maps(self, reference: Volume | None) -> np.ndarray | None:
+        """The values of the label file, or what several raters agree on."""
         arrays = [self.read_label(path, reference) for path in self.job.labels if path is not None]
         readable = [array for array in arrays if array is not None]
         if len(readable) < len(arrays) or len({array.shape for array in readable}) != 1:
@@ -198,7 +206,7 @@ class CaseReader:
     def read_segments(self, reference: Volume | None) -> np.ndarray | None:
         """The structures of a file of 3D Slicer, in the extent of the image."""
         assert self.job.segments is not None
-        path = next(path for path in self.job.labels if path is not None)
+        path = self.first_label_file
         self.current = path
         try:
             volume, covered = paint_segments(path, self.job.segments, self.job.overlap)
@@ -336,3 +344,9 @@ def _dicom_reader(job: CaseJob, notes: list[Note]) -> DicomReader | None:
 def counted(counts: Mapping[int, int]) -> str:
     """Values and their voxels for a message."""
     return some(f"{value} ({count} voxels)" for value, count in sorted(counts.items()))
+
+
+def _colours(volume: Volume) -> int:
+    """Return how many numbers each pixel of a picture has."""
+    is_flat = len(volume.place.size) == 2
+    return volume.array.shape[2] if is_flat and volume.array.ndim == 3 else 1

@@ -32,16 +32,21 @@ def _coverage(names: Sequence[str], good: Sequence[CaseJob]) -> Iterator[str]:
         jobs = [job for job in good if job.source == source]
         labelled = [job for job in jobs if job.labels]
         yield f"{source}: {len(jobs)} cases, {len(jobs) - len(labelled)} of them without labels"
-        counts = Counter(leaf for job in labelled for leaf in _annotated(job))
-        varying = frozenset().union(*(job.protocol.varies for job in labelled))
-        merged = _merged(labelled)
-        for leaf in range(1, len(names)):
-            line = f"  {names[leaf]} in {counts[leaf]} of {len(labelled)}"
-            if leaf in varying:
-                line += ", in others where it occurs"
-            if leaf in merged:
-                line += f", drawn as one with {some(names[other] for other in merged[leaf])}"
-            yield line
+        yield from _labels(names, labelled)
+
+
+def _labels(names: Sequence[str], jobs: Sequence[CaseJob]) -> Iterator[str]:
+    """Yield a line for every label: in how many labelled cases of a source it is annotated."""
+    counts = Counter(leaf for job in jobs for leaf in _annotated(job))
+    varying = frozenset().union(*(job.protocol.varies for job in jobs))
+    merged = _merged(jobs)
+    for leaf in range(1, len(names)):
+        line = f"  {names[leaf]} in {counts[leaf]} of {len(jobs)}"
+        if leaf in varying:
+            line += ", in others where it occurs"
+        if leaf in merged:
+            line += f", drawn as one with {some(names[other] for other in merged[leaf])}"
+        yield line
 
 
 def _merged(jobs: Sequence[CaseJob]) -> dict[int, list[int]]:

@@ -8,7 +8,7 @@ without any annotation are completed too: people only have to bring images.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -367,15 +367,19 @@ def _notes(
             f"{case}: {taught.completed / taught.open_before:.1%} of {taught.open_before} "
             f"open voxels have one label now{enlarged}"
         )
-    unknown = sorted({entry for result in kept.values() for entry in result.unknown})
-    for table in dict.fromkeys(table for table, _ in unknown):
-        words = [word for other, word in unknown if other == table]
-        yield f"note: {table} does not list {some(words, 10)}: treated as none of its labels"
+    yield from _unknown_notes(kept.values())
     seen = frozenset[int]().union(*(result.seen for result in kept.values()))
     known = frozenset[int]().union(*(teacher.known for teacher in teachers))
     for leaf in sorted(known - seen):
         name = contract.leaf_names[leaf]
         yield f"WARNING: '{name}' is in no prediction: is its name or value right?"
+
+
+def _unknown_notes(results: Iterable[LessonResult]) -> Iterator[str]:
+    unknown = sorted({entry for result in results for entry in result.unknown})
+    for table in dict.fromkeys(table for table, _ in unknown):
+        words = [word for other, word in unknown if other == table]
+        yield f"note: {table} does not list {some(words, 10)}: treated as none of its labels"
 
 
 def _untaught_notes(untaught: Sequence[str]) -> Iterator[str]:

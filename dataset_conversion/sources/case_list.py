@@ -187,11 +187,7 @@ class CaseRows:
         for key, row in self.rows.items():
             users = self.users.get(key, [])
             if len(users) > 1:
-                shown = [f"'{case}' of {source}" for source, case in users]
-                text = (
-                    f"{row.where}: case '{row.case}' could be {some(shown)}: "
-                    "name its source in a column 'source'"
-                )
+                text = _shared_text(row, users)
                 yield from ((case, text) for _, case in users)
             elif row.source and row.source not in known:
                 hint = did_you_mean(row.source, known)
@@ -199,6 +195,14 @@ class CaseRows:
             elif not users and (not row.source or row.source in sources):
                 hint = near_miss(row.case, near_cases)
                 yield row.case, f"{row.where}: no source has a case '{row.case}'{hint}"
+
+
+def _shared_text(row: CaseRow, users: Sequence[tuple[str, str]]) -> str:
+    shown = [f"'{case}' of {source}" for source, case in users]
+    return (
+        f"{row.where}: case '{row.case}' could be {some(shown)}: "
+        "name its source in a column 'source'"
+    )
 
 
 def _without_zeros(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,11 @@ class SourceCase:
         return (self.row.part if self.row else "") or self.source.part
 
     @property
+    def chosen_name(self) -> str:
+        """The name that a row gives the case, if any does."""
+        return self.row.name if self.row else ""
+
+    @property
     def is_declared(self) -> bool:
         return self.row is not None and self.row.annotated is not None
 
@@ -59,18 +64,19 @@ def cases_in_folder(source: Source) -> Iterator[SourceCase]:
         kinds = dict.fromkeys(
             role.kind.value for role, groups in candidates.items() if len(groups) > 1
         )
-        problems = [
-            f"several files for {role} of case '{name}': {some(groups[0])}"
-            for role, groups in candidates.items()
-            if len(groups[0]) > 1
-        ]
         yield SourceCase(
             source=source,
             name=name,
             files={role: groups[0][0] for role, groups in candidates.items()},
             notes=tuple(Note("several files, the preferred one taken", kind) for kind in kinds),
-            problems=tuple(problems),
+            problems=tuple(_ambiguities(name, candidates)),
         )
+
+
+def _ambiguities(name: str, candidates: Mapping[Role, Sequence[Sequence[Path]]]) -> Iterator[str]:
+    for role, groups in candidates.items():
+        if len(groups[0]) > 1:
+            yield f"several files for {role} of case '{name}': {some(groups[0])}"
 
 
 def listed_cases(source: Source, manifest: Manifest) -> Iterator[SourceCase]:

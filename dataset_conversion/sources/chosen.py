@@ -24,9 +24,7 @@ def choose_sources(
     `training` and `test` are texts NAME=FOLDER.
     """
     own = load_manifest(path) if path else None
-    sources: list[Source] = []
-    if own is not None:
-        sources += [source for source in own.sources.values() if source.folder or source.cases]
+    sources = _sources_with_files(own) if own is not None else []
     manifest = own
     for part, texts in ((TRAINING, training), (TEST, test)):
         for text in texts:
@@ -39,6 +37,10 @@ def choose_sources(
             "no source: give --source NAME=FOLDER ('convert --presets' lists them) or -m FILE.toml"
         )
     return manifest, sources
+
+
+def _sources_with_files(manifest: Manifest) -> list[Source]:
+    return [source for source in manifest.sources.values() if source.folder or source.cases]
 
 
 def _named_source(text: str, own: Manifest | None) -> tuple[str, Path, Manifest]:

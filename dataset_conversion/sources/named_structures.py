@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nnunet_labelset.dataset_conversion.slicer import read_segments
 from nnunet_labelset.dataset_conversion.sources.cases import SourceCase
@@ -12,6 +14,9 @@ from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
 from nnunet_labelset.dataset_conversion.sources.names import match_names
 from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.errors import LabelSetError
+
+if TYPE_CHECKING:  # pydicom is an extra
+    from nnunet_labelset.dataset_conversion.dicom.drawing import DicomCase
 
 
 def with_segments(case: SourceCase) -> SourceCase:
@@ -47,20 +52,24 @@ def dicom_cases(source: Source, manifest: Manifest) -> Iterator[SourceCase]:
     assert source.folder is not None
     assert source.dicom is not None
     for name, planned in plan_cases(source.folder, source.dicom, tuple(source.labels)).items():
-        files = {Role(Kind.IMAGE, manifest.channels[0]): path for path in planned.images}
-        if planned.dicom is not None and planned.dicom.drawing is not None:
-            drawing = planned.dicom.drawing.path
-            for number, structure in enumerate(source.labels, start=1):
-                if number in planned.dicom.structures:
-                    files[Role(Kind.LABEL, structure)] = drawing
-            if planned.dicom.external:
-                files[MASK] = drawing
+        images = {Role(Kind.IMAGE, manifest.channels[0]): path for path in planned.images}
         yield SourceCase(
             source=source,
             name=name,
-            files=files,
+            files={**images, **_drawn_files(planned.dicom, list(source.labels))},
             notes=tuple(planned.notes),
             problems=tuple(planned.problems),
             dicom=planned,
             matching=planned.matching,
         )
+
+
+def _drawn_files(case: DicomCase | None, structures: Sequence[str]) -> dict[Role, Path]:
+    """Return the file with the drawings, once for everything that is drawn in it."""
+    if case is None or case.drawing is None:
+        return {}
+    numbers = sorted(case.structures)
+    roles = [Role(Kind.LABEL, structures[number - 1]) for number in numbers]
+    if case.external:
+        roles.append(MASK)
+    return dict.fromkeys(roles, case.drawing.path)

@@ -35,21 +35,22 @@ def match_names(
     matches = {
         pattern.pattern: [name for name in names if pattern.search(name)] for pattern in patterns
     }
-    structures = {
-        number: tuple(dict.fromkeys(found))
-        for number, found in enumerate(matches.values(), 1)
-        if found
-    }
+    numbered = enumerate(matches.values(), 1)
+    structures = {number: tuple(dict.fromkeys(found)) for number, found in numbered if found}
     ambiguous = {pattern: found for pattern, found in matches.items() if len(found) > 1}
     matched = Counter(itertools.chain.from_iterable(structures.values()))
     unite = several is SeveralRois.UNION
     return Matching(
         structures=structures,
-        unmatched=tuple(name for name in names if name not in {*matched, *known}),
+        unmatched=_others(names, {*matched, *known}),
         several=tuple(ambiguous),
         notes=_united(ambiguous) if unite else (),
         problems=tuple(_problems(names, matched, {} if unite else ambiguous, where)),
     )
+
+
+def _others(names: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in known)
 
 
 def _united(ambiguous: Mapping[str, Sequence[str]]) -> tuple[Note, ...]:

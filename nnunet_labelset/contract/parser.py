@@ -198,6 +198,10 @@ def _region_problems(
         yield f"'{name}' is the name of a label and of another region: rename one of them"
 
 
+def _is_member(value: Any, region: LabelSet) -> bool:
+    return type(value) is int and value in region
+
+
 def _is_value(member: Any, number: int) -> bool:
     return type(member) is int and 0 <= member < number
 
@@ -240,7 +244,7 @@ def _order_problems(
         )
         return
     for value, name in zip(order, declared, strict=True):
-        if name in regions and (type(value) is not int or value not in regions[name]):
+        if name in regions and not _is_member(value, regions[name]):
             yield (
                 f"regions_class_order: {value!r} is no value of region '{name}' "
                 f"({_short(regions[name])})"

@@ -59,25 +59,27 @@ def _read(kind: Any, content: Any, where: str) -> Any:
     if origin is UnionType:  # `X | None`
         return None if content is None else _read(arguments[0], content, where)
     if origin is tuple:
-        entries = _expect(list, content, where)
-        return tuple(
-            _read(arguments[0], entry, f"{where}[{index}]") for index, entry in enumerate(entries)
-        )
+        return _read_tuple(arguments[0], _expect(list, content, where), where)
     if origin is dict:
-        entries = _expect(dict, content, where)
-        return {
-            key: _read(arguments[1], entry, _inside(where, key)) for key, entry in entries.items()
-        }
-    if (
-        kind is float
-        and isinstance(content, int)
-        and not isinstance(content, bool)
-        and abs(content) < 2**53
-    ):
+        return _read_table(arguments[1], _expect(dict, content, where), where)
+    if kind is float and _is_exact_number(content):
         return float(content)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _read_word(kind, content, where)
     return _expect(kind, content, where)
+
+
+def _is_exact_number(content: Any) -> bool:
+    """Tell whether this is an integer that a float can hold."""
+    return isinstance(content, int) and not isinstance(content, bool) and abs(content) < 2**53
+
+
+def _read_tuple(kind: Any, entries: list[Any], where: str) -> tuple[Any, ...]:
+    return tuple(_read(kind, entry, f"{where}[{number}]") for number, entry in enumerate(entries))
+
+
+def _read_table(kind: Any, entries: dict[str, Any], where: str) -> dict[str, Any]:
+    return {key: _read(kind, entry, _inside(where, key)) for key, entry in entries.items()}
 
 
 def _read_word(kind: type[Enum], content: Any, where: str) -> Enum:
