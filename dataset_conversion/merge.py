@@ -7,7 +7,7 @@ those leaves}.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,10 @@ from nnunet_labelset.contract import BLOCK, Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import contract_with_list, refuse_unknown
 from nnunet_labelset.contract.completed import COMPLETED
 from nnunet_labelset.dataset_conversion.case_names import CaseNames
-from nnunet_labelset.dataset_conversion.job import CaseJob
+from nnunet_labelset.dataset_conversion.job import CaseJob, common_ending
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.merge_channels import channel_order
-from nnunet_labelset.dataset_conversion.plan import Plan
+from nnunet_labelset.dataset_conversion.plan import Options, Plan
 from nnunet_labelset.datasets.normalisation import may_use_mask
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
@@ -27,7 +27,7 @@ from nnunet_labelset.io.flat import is_picture
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.names import CONVERT_DECATHLON, DATASET, dataset_words
-from nnunet_labelset.nnunet.raw import RawCase, channel_names, raw_cases
+from nnunet_labelset.nnunet.raw import RawCase, channel_names, file_ending, raw_cases
 
 
 @dataclass
@@ -212,23 +212,13 @@ def _unique_name(number: int, folders: Sequence[Path]) -> str:
     return whole[number] if whole.count(whole[number]) == 1 else f"{whole[number]}_{number + 1}"
 
 
-@dataclass(frozen=True)
-class MergeOptions:
-    """What all cases of a merge share."""
-
-    labels: Contract  # leaves and regions of the new data set
-    channels: tuple[str, ...]
-    ending: str
-    link: bool
-    prefix: bool
-
-
-def merge_jobs(datasets: Sequence[InputDataset], options: MergeOptions) -> Plan:
+def merge_jobs(datasets: Sequence[InputDataset], options: Options) -> Plan:
     """Return one job for every case of every data set; problems are collected, not raised."""
-    plan = Plan(options.labels, options.channels)
+    plan = Plan(options.manifest.labels, options.manifest.channels)
+    ending = _common_ending(datasets)
     names = CaseNames()
     for dataset in datasets:
-        protocols = _common_protocols(dataset, options.labels)
+        protocols = _common_protocols(dataset, plan.labels)
         for case in dataset.cases:
             name = f"{dataset.name}_{case.name}" if options.prefix else case.name
             try:
@@ -237,7 +227,8 @@ def merge_jobs(datasets: Sequence[InputDataset], options: MergeOptions) -> Plan:
                 plan.problems.append((f"{dataset.name}/{name}", str(error)))
                 continue
             try:
-                plan.jobs.append(_job(name, dataset, case, protocols, options))
+                job = _job(name, dataset, case, protocols, options)
+                plan.jobs.append(replace(job, ending=ending))
             except LabelSetError as error:
                 plan.problems.append((name, f"{dataset.folder}: {error}"))
     return plan
@@ -281,27 +272,35 @@ def _common_annotated(protocol: Protocol, known: Sequence[LabelSet]) -> LabelSet
     return everything.difference(*in_doubt)
 
 
+def _common_ending(datasets: Sequence[InputDataset]) -> str:
+    """Return the ending of all files: that of the data sets if they have one, whatever it is."""
+    endings = {file_ending(dataset.dataset_json) for dataset in datasets}
+    return endings.pop() if len(endings) == 1 else common_ending(endings)
+
+
 def _job(
     name: str,
     dataset: InputDataset,
     case: RawCase,
     protocols: Mapping[str, SourceProtocol],
-    options: MergeOptions,
+    options: Options,
 ) -> CaseJob:
+    labels = options.manifest.labels
+    channels = options.manifest.channels
     # A picture may hold all channels as colours.
     in_one_file = len(case.images) == 1 and is_picture(case.images[0])
-    if len(case.images) != len(options.channels) and not in_one_file:
+    if len(case.images) != len(channels) and not in_one_file:
         raise LabelSetError(
-            f"case '{case.name}' has {len(case.images)} images, expected {len(options.channels)}"
+            f"case '{case.name}' has {len(case.images)} images, expected {len(channels)}"
         )
-    order = channel_order(dataset.channels, options.channels)
+    order = channel_order(dataset.channels, channels)
     if in_one_file and order != sorted(order):
         raise LabelSetError(
             f"case '{case.name}': the colours of a picture cannot be put into another order: "
-            f"{', '.join(dataset.channels)} and {', '.join(options.channels)}"
+            f"{', '.join(dataset.channels)} and {', '.join(channels)}"
         )
     source = dataset.name
-    protocol = SourceProtocol(options.labels.num_leaves, {}, frozenset())  # of no label map
+    protocol = SourceProtocol(labels.num_leaves, {}, frozenset())  # of no label map
     if case.label is not None:
         protocol_name = dataset.contract.protocol_name(case.name)
         protocol = protocols[protocol_name]
@@ -315,10 +314,9 @@ def _job(
         labels=() if case.label is None else (case.label,),
         mask=case.mask if case.label is not None else None,
         protocol=protocol,
-        leaves=options.labels.leaf_names,
+        leaves=labels.leaf_names,
         fully_annotated=dataset.fully_annotated,
         link=options.link,
-        looks_for_air=may_use_mask(options.channels),
-        ending=options.ending,
-        colours=len(options.channels) if in_one_file else 1,
+        looks_for_air=may_use_mask(channels),
+        colours=len(channels) if in_one_file else 1,
     )

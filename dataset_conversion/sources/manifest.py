@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
@@ -108,7 +108,7 @@ class Manifest:
 
     labels: Contract  # leaves and regions
     channels: tuple[str, ...]
-    sources: Mapping[str, Source]
+    sources: Mapping[str, Source] = field(default_factory=dict)
 
     @property
     def leaves(self) -> tuple[str, ...]:

@@ -9,18 +9,18 @@ import argparse
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.closing import closing_words
 from nnunet_labelset.dataset_conversion.dataset import write_dataset
-from nnunet_labelset.dataset_conversion.job import common_ending
-from nnunet_labelset.dataset_conversion.merge import MergeOptions, merge_jobs, read_datasets
+from nnunet_labelset.dataset_conversion.merge import merge_jobs, read_datasets
 from nnunet_labelset.dataset_conversion.merge_names import (
     common_channels,
     common_labels,
     remarks,
     rename_labels,
 )
+from nnunet_labelset.dataset_conversion.plan import Options
+from nnunet_labelset.dataset_conversion.sources.manifest import Manifest
 from nnunet_labelset.nnunet.folders import nnunet_folder
 from nnunet_labelset.nnunet.names import RAW
 from nnunet_labelset.nnunet.publish import Target, dataset_folder
-from nnunet_labelset.nnunet.raw import file_ending
 
 EPILOG = """\
 example: data set 3 calls the tumour 'cancer', and in data set 12 'liver' includes the tumour:
@@ -64,14 +64,8 @@ def run(args: argparse.Namespace) -> None:
     datasets = read_datasets(args.datasets, args.annotated, args.fully_annotated)
     rename_labels(datasets, args.label)
     labels = common_labels(datasets)
-    endings = {file_ending(dataset.dataset_json) for dataset in datasets}
-    options = MergeOptions(
-        labels=labels,
-        channels=common_channels(datasets, args.channels),
-        ending=endings.pop() if len(endings) == 1 else common_ending(endings),
-        link=not args.copy,
-        prefix=args.prefix,
-    )
+    channels = common_channels(datasets, args.channels)
+    options = Options(Manifest(labels, channels), link=not args.copy, prefix=args.prefix)
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     plan = merge_jobs(datasets, options)
     written = write_dataset(Target(folder, args.overwrite), plan, args.np, args.skip_bad_cases)

@@ -17,8 +17,10 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.dataset_conversion.complete import complete_values
 from nnunet_labelset.dataset_conversion.meaning import interpret
-from nnunet_labelset.dataset_conversion.merge import InputDataset, MergeOptions, merge_jobs
+from nnunet_labelset.dataset_conversion.merge import InputDataset, merge_jobs
 from nnunet_labelset.dataset_conversion.merge_names import common_labels, rename_labels
+from nnunet_labelset.dataset_conversion.plan import Options
+from nnunet_labelset.dataset_conversion.sources.manifest import Manifest
 from nnunet_labelset.io.npz import slabs_of
 from nnunet_labelset.nnunet.raw import RawCase
 from tests.helpers.conversion import contract_of, slabs, write_nnunet
@@ -89,7 +91,7 @@ def test_merging_keeps_exactly_what_was_drawn(seed: int) -> None:
         rename_labels(datasets, [f"1:{first_organ}={first_organ}+{other}"])
         renames[first_organ] = {first_organ, other}
     labels = common_labels(datasets)
-    options = MergeOptions(labels, ("CT",), ".nii.gz", link=True, prefix=False)
+    options = Options(Manifest(labels, ("CT",)), link=True)
     plan = merge_jobs(datasets, options)
     for number, (job, content) in enumerate(zip(plan.jobs, contents, strict=True), start=1):
         own = [name for name in content["labels"] if name != "ignore"]
