@@ -69,5 +69,5 @@ def run(args: argparse.Namespace) -> None:
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
     plan = merge_jobs(datasets, options)
     written = write_dataset(Target(folder, args.overwrite), plan, args.np, args.skip_bad_cases)
-    notes = remarks(datasets, labels, options.channels, linked=not args.copy)
+    notes = remarks(datasets, labels, channels, linked=not args.copy)
     print(closing_words(written, folder, notes))
