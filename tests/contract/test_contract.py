@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
+from tests.helpers.errors import refusal
 
 LABELS = {
     "background": 0,
@@ -386,29 +387,18 @@ class TestRegions:
         assert set(contract.coverage(["a"]).values()) == {1}
 
     def test_version_1_has_no_leaves(self):
-        with pytest.raises(
-            LabelSetError, match=r"Unknown key\(s\) in label_sets of dataset.json: leaves"
-        ):
+        with refusal(LabelSetError, "dataset.json", "label_sets", "leaves"):
             Contract.from_dataset_json(block(leaves=LEAVES))
 
 
 def test_unlisted_cases():
     contract = Contract.from_dataset_json(dataset_json())
-    with pytest.raises(
-        LabelSetError,
-        match=r"case 'case_9' has no protocol: add it to label_sets.cases.*did you mean 'case_",
-    ):
+    with refusal(LabelSetError, "'case_9'", "label_sets.cases", "did you mean 'case_"):
         contract.protocol("case_9")
-    with pytest.raises(
-        LabelSetError,
-        match=r"case 'xyz' has no protocol: add it to label_sets.cases in dataset.json$",
-    ):
+    with refusal(LabelSetError, "'xyz'", "label_sets.cases", "dataset.json"):
         contract.annotated("xyz")
     contract.require_cases(["case_1", "case_2"])
-    with pytest.raises(
-        LabelSetError,
-        match=r"^7 case\(s\) without a protocol: 'n0', 'n1', 'n2', 'n3', 'n4', \.\.\.: add",
-    ):
+    with refusal(LabelSetError, "7 case", "'n0', 'n1', 'n2', 'n3', 'n4', ...", "label_sets.cases"):
         contract.require_cases(["case_1", *(f"n{i}" for i in range(7))])
 
 

@@ -34,6 +34,7 @@ from tests.helpers.conversion import (
     write_case_folder,
     write_volume,
 )
+from tests.helpers.errors import check_facts
 
 LABELS = slabs(*range(1, 9))
 
@@ -155,7 +156,7 @@ def test_two_sources_with_the_same_case(tmp_path, capsys):
     sources = [f"--source=atlas={tmp_path / 'one'}", f"--source=case_folders={tmp_path / 'two'}"]
     assert convert(tmp_path / "raw", *sources) == 1
     error = capsys.readouterr().err
-    assert "case 'x' is also in atlas" in error
+    check_facts(error, "'x'", "atlas", "case_folders", "--prefix")
     assert convert(tmp_path / "raw", *sources, "--prefix") == 0
     assert set(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == {
         "atlas_x",
@@ -174,7 +175,7 @@ def test_case_names_cannot_escape(tmp_path, capsys, name):
         '"brain"\n'
     )
     assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml")) == 1
-    assert f"case '{name}': expected letters, digits" in capsys.readouterr().err
+    check_facts(capsys.readouterr().err, f"'{name}'", "list.csv")
     assert os.listdir(tmp_path / "raw") == []
 
 
@@ -185,13 +186,13 @@ def test_never_overwrites_without_being_told(tmp_path, capsys):
     assert convert(tmp_path / "raw", source) == 0
     before = (dataset / "dataset.json").stat().st_mtime_ns
     assert convert(tmp_path / "raw", source) == 1
-    assert "exists: choose another -d or -n, or give --overwrite" in capsys.readouterr().err
+    check_facts(capsys.readouterr().err, dataset, "-d", "-n", "--overwrite")
     assert (dataset / "dataset.json").stat().st_mtime_ns == before
     assert convert(tmp_path / "raw", source, "--overwrite", "--withhold", "brainstem") == 0
     assert "ignore" in read_json(dataset / "dataset.json")["labels"]
     assert os.listdir(tmp_path / "raw") == [dataset.name]
     assert main(["convert", "-d", "27", "-n", "Other", "-o", str(tmp_path / "raw"), source]) == 1
-    assert "id 27 belongs to Dataset027_Fetal" in capsys.readouterr().err
+    check_facts(capsys.readouterr().err, "27", "Dataset027_Fetal", "-d")
 
     (tmp_path / "raw" / "Dataset028_Mine").mkdir()
     (tmp_path / "raw" / "Dataset028_Mine" / "thesis.txt").write_text("dear")
@@ -211,7 +212,7 @@ def test_never_overwrites_without_being_told(tmp_path, capsys):
         )
         == 1
     )
-    assert "is not a data set" in capsys.readouterr().err
+    check_facts(capsys.readouterr().err, "Dataset028_Mine", "dataset.json", "--overwrite")
     assert (tmp_path / "raw" / "Dataset028_Mine" / "thesis.txt").exists()
 
 

@@ -27,6 +27,7 @@ from tests.helpers.conversion import (
     write_nnunet,
     write_volume,
 )
+from tests.helpers.errors import check_facts
 
 LABELS = slabs(*range(1, 9))
 
@@ -100,7 +101,7 @@ def test_what_nobody_expected_is_a_problem_of_its_case(tmp_path, capsys, monkeyp
     monkeypatch.setattr(case_module, "count_values", stumble)
     assert convert(tmp_path / "raw", f"--source=atlas={tmp_path / 's'}", "--skip-bad-cases") == 0
     out = capsys.readouterr().out
-    assert f"/a/mask.nii.gz: not converted: {type(error).__name__}" in out
+    check_facts(out, "/a/mask.nii.gz", type(error).__name__)
     assert list(contract_of(tmp_path / "raw" / "Dataset027_Fetal").cases) == ["b"]
 
 
@@ -126,9 +127,8 @@ def test_a_full_disk_is_one_line_and_the_next_run_goes_on(tmp_path, capsys, chan
     with largest_file(20_000):
         assert convert(tmp_path / "raw", source) == 1
     error = capsys.readouterr().err
-    assert "imagesTr/c1_0000.nii.gz: cannot be written" in error
+    check_facts(error, "imagesTr/c1_0000.nii.gz", "File too large", "continues")
     assert len(error.strip().splitlines()) == 1
-    assert "finished cases are kept" in error
     assert not (tmp_path / "raw" / "Dataset027_Fetal").exists()
     assert convert(tmp_path / "raw", source) == 0
     assert "1 of them" in capsys.readouterr().out
@@ -307,4 +307,4 @@ def test_a_wide_mask_takes_no_time_and_an_endless_one_is_refused(tmp_path, capsy
     )
     for value in ("inf", "nan", "-1"):
         assert convert(tmp_path / "raw", source, "--overwrite", f"--mask-images={value}") == 1
-        assert "expected 0 mm or more" in capsys.readouterr().err
+        check_facts(capsys.readouterr().err, "--mask-images", value.removesuffix(".0"))

@@ -14,6 +14,11 @@ def refusal(kind: type[BaseException], *facts: object) -> Iterator[None]:
     assert facts, "name what the user must be told"
     with pytest.raises(kind) as caught:
         yield
-    message = str(caught.value)
-    missing = [str(fact) for fact in facts if str(fact) not in message]
-    assert not missing, f"not in '{message}'"
+    check_facts(str(caught.value), *facts)
+
+
+def check_facts(text: str, *facts: object) -> None:
+    """Fail unless a message or an output names all of these facts."""
+    assert facts, "name what the user must be told"
+    missing = [str(fact) for fact in facts if str(fact) not in text]
+    assert not missing, f"not in '{text}'"

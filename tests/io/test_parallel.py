@@ -16,6 +16,7 @@ import pytest
 from nnunet_labelset import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
+from tests.helpers.errors import refusal
 
 WORK = """
 import multiprocessing, os, signal, sys, time
@@ -67,7 +68,7 @@ def test_nothing_to_do():
 
 
 def test_no_process():
-    with pytest.raises(LabelSetError, match="-np to be at least 1, but got 0"):
+    with refusal(LabelSetError, "-np", 0):
         list(map_parallel(abs, [1], 0, "abs"))
 
 
@@ -84,7 +85,7 @@ def test_a_user_error_of_a_worker_stays_as_it_is(tmp_path):
 
 
 def test_a_worker_that_dies_is_an_error():
-    with pytest.raises(LabelSetError, match="a worker process died, perhaps out of memory"):
+    with refusal(LabelSetError, "dying", "memory", "-np"):
         list(map_parallel(os._exit, [1, 2], 2, "dying"))
 
 

@@ -18,6 +18,7 @@ import tifffile
 from nnunet_labelset import LabelSetError
 from nnunet_labelset.io.place import Place, geometry_difference
 from nnunet_labelset.io.volume import Volume, integer_array, oriented, read_voxels, write_voxels
+from tests.helpers.errors import refusal
 
 VOXELS = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)  # (z, y, x)
 AFFINE = np.diag([-1.0, -2.0, 3.0, 1.0])  # spacing 1, 2, 3 without rotation, as ITK counts
@@ -100,15 +101,13 @@ def test_a_header_that_promises_too_much_is_refused_before_memory_is_asked_for(t
     path = change_size(
         write(tmp_path / "a.nii.gz"), tmp_path / f"huge{ending}", (32000, 32000, 32000)
     )
-    with pytest.raises(
-        LabelSetError, match=rf"huge{ending}: cut off: its header promises 65536000000352 bytes"
-    ):
+    with refusal(LabelSetError, path, 65536000000352):
         read_voxels(path)
 
 
 def test_a_size_of_zero_or_less(tmp_path):
     path = change_size(write(tmp_path / "a.nii.gz"), tmp_path / "b.nii.gz", (6, -5, 4))
-    with pytest.raises(LabelSetError, match=r"b\.nii\.gz: not readable as an image: "):
+    with refusal(LabelSetError, path, -5):
         read_voxels(path)
 
 
@@ -157,7 +156,7 @@ def test_pairs_of_files_are_not_written(tmp_path, ending):
     place = Place(
         VOXELS.shape[::-1], (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), tuple(np.eye(3).ravel().tolist())
     )
-    with pytest.raises(LabelSetError, match="such images are two files"):
+    with refusal(LabelSetError, tmp_path / f"a{ending}"):
         write_voxels(tmp_path / f"a{ending}", VOXELS, place)
     assert list(tmp_path.iterdir()) == []
 
@@ -210,18 +209,14 @@ def test_a_cut_tif_is_named_with_its_page(tmp_path):
     sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "a.tif"))
     content = (tmp_path / "a.tif").read_bytes()
     (tmp_path / "a.tif").write_bytes(content[: len(content) // 2])
-    with pytest.raises(
-        LabelSetError, match=r"a\.tif: cut off: page \d lies at byte \d+, but the file has \d+"
-    ):
+    with refusal(LabelSetError, tmp_path / "a.tif", "page", len(content) // 2):
         read_voxels(tmp_path / "a.tif")
 
 
 def test_a_format_that_says_nothing_when_it_is_cut_off_is_refused(tmp_path):
     sitk.WriteImage(sitk.GetImageFromArray(VOXELS), str(tmp_path / "a.vtk"))
     before = locale.setlocale(locale.LC_ALL)
-    with pytest.raises(
-        LabelSetError, match=r"a\.vtk: nobody would notice .*: save it as \.nii\.gz"
-    ):
+    with refusal(LabelSetError, tmp_path / "a.vtk", ".nii.gz"):
         read_voxels(tmp_path / "a.vtk")
     assert locale.setlocale(locale.LC_ALL) == before  # ITK's reader changes it
 
@@ -231,16 +226,16 @@ def test_changed_voxels_are_noticed_by_the_checksum(tmp_path):
     content = bytearray(path.read_bytes())
     content[-7] ^= 1  # in the checksum
     path.write_bytes(content)
-    with pytest.raises(LabelSetError, match=r"not readable as an image: .*incorrect data check"):
+    with refusal(LabelSetError, path, "data check"):
         read_voxels(path)
 
 
 def test_links_and_folders(tmp_path):
     (tmp_path / "loop.nii.gz").symlink_to(tmp_path / "loop.nii.gz")
-    with pytest.raises(LabelSetError, match="a link that leads to no file"):
+    with refusal(LabelSetError, tmp_path / "loop.nii.gz", "link"):
         read_voxels(tmp_path / "loop.nii.gz")
     (tmp_path / "folder.nii.gz").mkdir()
-    with pytest.raises(LabelSetError, match="no such file"):
+    with refusal(LabelSetError, tmp_path / "folder.nii.gz", "no such file"):
         read_voxels(tmp_path / "folder.nii.gz")
 
 
@@ -266,7 +261,7 @@ def test_axes_that_are_almost_at_right_angles(tmp_path):
     np.testing.assert_allclose(direction @ direction.T, np.eye(3), atol=1e-12)
     np.testing.assert_allclose(direction, np.eye(3), atol=2e-3)
     affine[0, 1] = 0.4
-    with pytest.raises(LabelSetError, match=r"not at right angles .*: resample the volume"):
+    with refusal(LabelSetError, tmp_path / "b.nii.gz", "axes"):
         read_voxels(write(tmp_path / "b.nii.gz", affine=affine))
 
 
@@ -278,9 +273,9 @@ def test_qform_and_sform_that_disagree(tmp_path):
 
 
 def test_numbers_that_are_no_labels(tmp_path):
-    with pytest.raises(LabelSetError, match="not a label map"):
+    with refusal(LabelSetError, "a.nii.gz", "1e+12"):
         integer_array(np.array([1e12]), "a.nii.gz")
-    with pytest.raises(LabelSetError, match="one number per voxel"):
+    with refusal(LabelSetError, "a.nii.gz", "complex128"):
         integer_array(np.array([1j]), "a.nii.gz")
 
 
