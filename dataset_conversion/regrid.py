@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-import scipy  # loads its rooms when they are used
+import scipy  # loads submodules on first use
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.io.place import Place

@@ -307,7 +307,7 @@ def _suggest(args: argparse.Namespace, data: LabelledDataset) -> None:
     write_text(target, suggestion(data, values, args.separator))
     print(
         f"wrote {target}: 'yes' where a label has voxels. It is a guess: a label that is absent "
-        "may "
-        f"have been forgotten, or looked for and not found.\nCorrect it (yes: it was looked for; "
-        f"no: it was not), then:\nnnunet_labelset annotate -d {args.d} --annotated {target}"
+        "may have been forgotten, or looked for and not found.\n"
+        "Correct it (yes: it was looked for; no: it was not), then:\n"
+        f"nnunet_labelset annotate -d {args.d} --annotated {target}"
     )

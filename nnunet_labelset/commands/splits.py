@@ -207,8 +207,7 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
     ):  # its copies are for training only, and each belongs to the fold that made it
         raise LabelSetError(
             f"{folder}: completed by a model: keep the {SPLITS} that 'nnunet_labelset complete' "
-            "wrote; "
-            "if it is lost, complete again"
+            "wrote; if it is lost, complete again"
         )
     if (folder / REFERENCES).is_dir():
         cases = list(case_files(folder / REFERENCES, file_ending(dataset_json)))

@@ -6,7 +6,7 @@ import argparse
 
 from nnunet_labelset.commands.options import add_forwarded
 from nnunet_labelset.nnunet.default_trainer import training_arguments
-from nnunet_labelset.nnunet.forward import forward
+from nnunet_labelset.nnunet.forward import check_device, forward
 from nnunet_labelset.nnunet.names import TRAIN
 
 
@@ -15,4 +15,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    forward(TRAIN, "nnunet_labelset train", training_arguments(args.arguments))
+    arguments = training_arguments(args.arguments)
+    check_device(arguments)
+    forward(TRAIN, "nnunet_labelset train", arguments)

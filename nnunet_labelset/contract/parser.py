@@ -71,8 +71,7 @@ def parse_labels(
         if isinstance(value, (list, tuple)):
             parsed.wrong(
                 f"label '{name}' is a region {value!r}: say which label each value is, in "
-                f"{BLOCK}.leaves with "
-                f"{BLOCK}.version {REGIONS_VERSION}"
+                f"{BLOCK}.leaves with {BLOCK}.version {REGIONS_VERSION}"
             )
             return parsed
     _parse_values(parsed, labels, "'labels'")

@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-import scipy  # loads its rooms when they are used
+import scipy  # loads submodules on first use
 
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import scipy  # loads its rooms when they are used: workers that score a case need no statistics
+import scipy  # loads submodules on first use: scoring a case needs none
 
 WILCOXON_TEST = "two-sided Wilcoxon signed-rank test"
 EFFECT = "matched-pairs rank-biserial correlation"

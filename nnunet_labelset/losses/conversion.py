@@ -96,8 +96,7 @@ class AxiomCheck:
             return "the label-set axiom holds in every trial"
         return (
             "the label-set axiom is broken: two predictions with equal Phi(p; g) have losses "
-            f"{self.losses[0]:.6g} and "
-            f"{self.losses[1]:.6g}"
+            f"{self.losses[0]:.6g} and {self.losses[1]:.6g}"
         )
 
 

@@ -69,6 +69,13 @@ def read_checkpoint(
     return content
 
 
+def stored_state(path: Path) -> dict[str, Any]:
+    """Return what a trainer of this package keeps in a checkpoint; nothing for other trainers."""
+    content = read_checkpoint(path, trusted(), mmap=True, how_to_trust=TRUST_IT)
+    groups = content.get("optimizer_state", {}).get("param_groups", [{}])
+    return groups[0].get(STATE, {})
+
+
 def _refusal(path: Path, error: pickle.UnpicklingError, how_to_trust: str) -> LabelSetError:
     needed = re.search(r"GLOBAL ([\w.]+)", str(error))
     if needed is None:

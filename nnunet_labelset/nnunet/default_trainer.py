@@ -90,6 +90,8 @@ def _with_trainer(
 
 
 def _trainer_for_training(args: argparse.Namespace) -> str:
+    if args.c or args.val:
+        return _existing_trainer(args, "going on", names.fold_name(args.fold))
     contract = _contract(args.dataset)
     if contract is None:
         print(
@@ -114,11 +116,16 @@ def _contract(dataset: str) -> Contract | None:
 
 
 def _trainer_for_prediction(args: argparse.Namespace) -> str:
+    return _existing_trainer(args, "predicting")
+
+
+def _existing_trainer(args: argparse.Namespace, purpose: str, fold: str = "") -> str:
+    """Return the trainer of the only model with these plans, this configuration and this fold."""
     models = find_dataset(args.dataset, names.RESULTS)
     pattern = names.model_name("*", args.plans, args.configuration)
-    trainers = [names.model_words(folder)[0] for folder in sorted(models.glob(pattern))]
-    trainer = _only_choice(models, trainers)
-    print(f"No -tr: predicting with {trainer}", flush=True)
+    folders = [folder for folder in sorted(models.glob(pattern)) if (folder / fold).is_dir()]
+    trainer = _only_choice(models, [names.model_words(folder)[0] for folder in folders])
+    print(f"No -tr: {purpose} with {trainer}", flush=True)
     return trainer
 
 

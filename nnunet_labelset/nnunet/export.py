@@ -173,8 +173,8 @@ def how_to_predict(model: Path, archive: str, folds: list[str], postprocessing: 
         folder = f"${names.RESULTS}/{model.parent.name}/{model.name}"
         lines.append(
             f"  {names.APPLY_POSTPROCESSING} -i OUTPUT -o POSTPROCESSED -pp_pkl_file "
-            f"{folder}/{postprocessing} "
-            f"-plans_json {folder}/{names.PLANS} -dataset_json {folder}/{names.DATASET}"
+            f"{folder}/{postprocessing} -plans_json {folder}/{names.PLANS} -dataset_json "
+            f"{folder}/{names.DATASET}"
         )
     return "\n".join(lines)
 

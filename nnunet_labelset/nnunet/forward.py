@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
@@ -12,6 +13,19 @@ from importlib.metadata import entry_points
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.discovery import external_trainers
 from nnunet_labelset.nnunet.names import EXTERNAL_TRAINERS
+
+
+def check_device(arguments: Sequence[str]) -> None:
+    """Refuse to start on a GPU that is not there: nnU-Net would end in a traceback."""
+    if {"-h", "--help"} & set(arguments):
+        return
+    import torch
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("-device", default="cuda")  # nnU-Net's default
+    device = parser.parse_known_args(list(arguments))[0].device
+    if device == "cuda" and not torch.cuda.is_available():
+        raise LabelSetError("-device cuda: PyTorch finds no GPU: add -device cpu, which is slow")
 
 
 def forward(command: str, typed: str, arguments: Sequence[str]) -> None:

@@ -13,7 +13,8 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.statistics import describe
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
-from nnunet_labelset.nnunet.models import read_splits
+from nnunet_labelset.nnunet.checkpoint_file import stored_state
+from nnunet_labelset.nnunet.models import read_splits, trained_folds
 from nnunet_labelset.nnunet.swapped_prediction import SWAP_MIRRORING
 
 MIRRORING = "Labels differ by side: the model predicts without mirroring, as the checkpoints say."
@@ -28,7 +29,7 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
     dataset_json = read_json(model / names.DATASET)
     contract = Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
     if contract is not None:
-        contract = _of_training_cases(contract, model.parent.name, folds)
+        contract = _of_training_cases(contract, model, folds)
     return CARD.read_text(encoding="utf-8").format(
         dataset=model.parent.name,
         configuration=configuration,
@@ -44,23 +45,37 @@ def model_card(model: Path, folds: list[str], builtin: str) -> str:
     )
 
 
-def _of_training_cases(contract: Contract, dataset: str, folds: list[str]) -> Contract:
+def _of_training_cases(contract: Contract, model: Path, folds: list[str]) -> Contract:
     """Return the contract of the cases on which the exported folds were trained.
 
-    Where the splits are no longer there, all cases of the contract count.
+    Where neither checkpoints nor splits tell, all cases of the contract count.
     """
     if "all" in folds:
         return contract
-    try:
-        trained = _training_cases(read_splits(dataset), folds)
-    except LabelSetError:
-        return contract
+    trained = _cases_in_checkpoints(model, folds)
+    if trained is None:
+        try:
+            trained = _cases_in_splits(read_splits(model.parent.name), folds)
+        except LabelSetError:
+            return contract
     cases = {case: protocol for case, protocol in contract.cases.items() if case in trained}
     protocols = {name: contract.protocols[name] for name in dict.fromkeys(cases.values())}
     return replace(contract, cases=cases, protocols=protocols) if cases else contract
 
 
-def _training_cases(splits: list[dict[str, list[str]]], folds: list[str]) -> set[str]:
+def _cases_in_checkpoints(model: Path, folds: list[str]) -> set[str] | None:
+    """Return the training cases that the checkpoints of all folds name, if they do."""
+    checkpoints = trained_folds(model.glob(f"{names.fold_name('*')}/*"))
+    cases: set[str] = set()
+    for fold in folds:
+        stored = stored_state(checkpoints[fold]) if fold in checkpoints else {}
+        if not stored.get("training_cases"):
+            return None
+        cases.update(stored["training_cases"])
+    return cases
+
+
+def _cases_in_splits(splits: list[dict[str, list[str]]], folds: list[str]) -> set[str]:
     """Return the training cases of all folds that the splits know."""
     cases: set[str] = set()
     for number in map(int, folds):

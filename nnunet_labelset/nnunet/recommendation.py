@@ -110,8 +110,8 @@ def reasons(
     if any(p < v for p, v in zip(patch, volume, strict=False)):
         found.append(
             f"the patch ({_size(patch)}) is smaller than the median volume ({_size(volume)}), so "
-            "that many patches "
-            "lack a label (the Dice of one batch says nothing about it there; a running Dice does)"
+            "that many patches lack a label (the Dice of one batch says nothing about it there; a "
+            "running Dice does)"
         )
     few = [
         f"'{label}' {n} of {cases}"

@@ -141,8 +141,7 @@ class Selection:
                 if folder.is_dir() and not any(folder.glob(f"*{names.PROBABILITIES}")):
                     raise LabelSetError(
                         f"{folder}: no .npz files to ensemble: run {names.TRAIN} with --val --npz, "
-                        "or leave ensembles "
-                        f"out with --disable_ensembling"
+                        "or leave ensembles out with --disable_ensembling"
                     )
 
     def model_folder(self, model: Mapping[str, str]) -> Path:
@@ -232,8 +231,7 @@ def describe_choice(candidates: Sequence[Candidate], best: Candidate) -> str:
     elif theirs is not best:
         lines.append(
             f"{names.FIND_BEST} would choose {theirs.name}: it takes every value of the label "
-            "files for "
-            "a label, and counts nothing where the label is ignore"
+            "files for a label, and counts nothing where the label is ignore"
         )
     else:
         lines.append(f"{names.FIND_BEST} would choose the same")

@@ -20,7 +20,7 @@ import numpy as np
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
-from nnunet_labelset.nnunet.checkpoint_file import STATE, TRUST_IT, read_checkpoint, trusted
+from nnunet_labelset.nnunet.checkpoint_file import stored_state
 from nnunet_labelset.nnunet.default_trainer import parse_prediction
 from nnunet_labelset.nnunet.models import find_model, trained_folds
 from nnunet_labelset.nnunet.raw import file_ending, image_files
@@ -47,10 +47,7 @@ class Mirror:
         checkpoints = trained_folds(model.glob(f"{names.fold_name('*')}/*"))
         if not checkpoints:
             return None
-        file = min(checkpoints.values())
-        content = read_checkpoint(file, trusted(), mmap=True, how_to_trust=TRUST_IT)
-        groups = content.get("optimizer_state", {}).get("param_groups", [{}])
-        stored = groups[0].get(STATE, {}).get("mirror")
+        stored = stored_state(min(checkpoints.values())).get("mirror")
         return cls(axis=stored["axis"], swap=tuple(stored["swap"])) if stored else None
 
     @contextmanager

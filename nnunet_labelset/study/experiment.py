@@ -138,8 +138,7 @@ class Study:
         ):
             raise LabelSetError(
                 f"-c {names.CASCADE}: needs the predictions of {names.BEFORE_CASCADE}: possible "
-                "with --cv and "
-                f"-c {names.BEFORE_CASCADE} {names.CASCADE}"
+                f"with --cv and -c {names.BEFORE_CASCADE} {names.CASCADE}"
             )
         known = known_trainers()
         for trainer in self.trainers:
@@ -173,8 +172,7 @@ class Study:
         if not self.cv or num_models > 1 or len(set(self.complete)) < len(self.complete):
             raise LabelSetError(
                 "--complete needs --cv, whose folds complete the cases that they validate, one "
-                "trainer, one "
-                "configuration, and an id for every round"
+                "trainer, one configuration, and an id for every round"
             )
         if self.excluded:
             raise LabelSetError(

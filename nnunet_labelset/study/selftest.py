@@ -128,7 +128,7 @@ def pairs_of_losses() -> dict[str, tuple[Callable[[], Loss], Loss]]:
             lambda: losses.MarginalCrossEntropyLoss(LABEL_SETS),
             cross_entropy_reference,
         ),
-        "running Leaf-Dice + CE (recommended)": (
+        "loss of nnUNetTrainerLabelSet": (
             lambda: losses.RunningLeafDiceCELoss(LABEL_SETS),
             running_reference,
         ),

@@ -34,8 +34,8 @@ def check_order(cls: type, mixin: type) -> None:
             first = (label_set_bases or [mixin])[0]
             raise LabelSetError(
                 f"class {cls.__name__}: {ancestor.__name__} comes before {mixin.__name__} and "
-                "would switch it off: "
-                f"write class {cls.__name__}({first.__name__}, {ancestor.__name__})"
+                f"would switch it off: write class {cls.__name__}({first.__name__}, "
+                f"{ancestor.__name__})"
             )
 
 

@@ -757,12 +757,22 @@ def test_two_ranges_of_slices_for_one_case_are_refused(folder, tmp_path, capsys)
 
 
 def test_field_of_view(folder, masks, capsys):
-    assert annotate("--missing", "spleen", "--in", "b_2", "--field-of-view", masks) == 0
+    assert annotate("--missing", "spleen", "--in", "b_1", "--field-of-view", masks) == 0
     assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 0, 0, 0, 4, 4, 4, 4]
     assert contract_of(folder).protocol("b_1").sets[4] == {0, 1, 2, 3}
     assert annotate("--undo") == 0
     words = ["--missing", "spleen", "--in", "b_1", "--mask", masks]
     assert "--field-of-view" in error(capsys, *words, "--field-of-view", masks)
+
+
+def test_a_named_case_needs_its_field_of_view(folder, masks, tmp_path, capsys):
+    """Without a mask it would count as examined completely."""
+    before = files_below(tmp_path)
+    words = ["--missing", "spleen", "--in", "b_1", "b_2", "--field-of-view", masks]
+    message = error(capsys, *words)
+    assert "--field-of-view" in message
+    assert "b_2" in message
+    assert files_below(tmp_path) == before
 
 
 def test_field_of_view_of_another_case(folder, masks, capsys):

@@ -12,6 +12,7 @@ import torch
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.checkpoint_file import NEW_OUTPUTS, OUTPUTS
 from nnunet_labelset.nnunet.default_trainer import prediction_arguments, training_arguments
+from nnunet_labelset.nnunet.forward import check_device
 from tests.helpers.errors import refusal
 
 BLOCK = {"version": 1, "protocols": {"p": {}}, "cases": {"a": "p"}}
@@ -89,6 +90,25 @@ def test_a_slip_gets_a_suggestion(folders: Path) -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["20"], ["20", "2d", "0", "-h"]])
 def test_what_nnunet_explains_is_left_to_it(folders: Path, arguments: list[str]) -> None:
     assert training_arguments(arguments) == arguments
+
+
+@pytest.mark.parametrize("flag", ["--c", "--val"])
+def test_a_training_goes_on_with_its_trainer(folders: Path, flag: str) -> None:
+    """The recommended trainer would begin anew, beside the training that was meant."""
+    declare(folders, ["background", "liver"])
+    trained = folders / "nnUNet_results" / "Dataset020_Test"
+    (trained / "nnUNetTrainerLeafDice__nnUNetPlans__2d" / "fold_0").mkdir(parents=True)
+    assert training_arguments(["20", "2d", "0", flag])[-2:] == ["-tr", "nnUNetTrainerLeafDice"]
+    with refusal(LabelSetError, trained):
+        training_arguments(["20", "2d", "1", flag])
+
+
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with refusal(LabelSetError, "-device cpu"):
+        check_device(["27", "2d", "0"])
+    check_device(["27", "2d", "0", "-device", "cpu"])
+    check_device(["--help"])
 
 
 def test_predict_takes_the_only_model(folders: Path, capsys: pytest.CaptureFixture) -> None:

@@ -26,6 +26,7 @@ from nnunet_labelset.io.text import listed, some
 COMPLETE = "complete"
 MOST_NAMES = 5  # in the name of a protocol
 NOT_NAMED = "no option names the case: every label was drawn"
+BEFORE = "before"
 
 
 class Kind(str, Enum):
@@ -235,7 +236,7 @@ def _declared_before(data: LabelledDataset, case: str, add: bool) -> Declaration
             f"--in {case}: its protocol '{data.declared.cases[case]}' says more than annotate can "
             f"extend: edit the block in dataset.json, or --undo first"
         )
-    return replace(before, reason="before")
+    return replace(before, reason=BEFORE)
 
 
 def declaration_of(protocol: Protocol) -> Declaration | None:

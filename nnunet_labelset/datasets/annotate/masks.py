@@ -16,7 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nnunet_labelset.datasets.annotate.declaration import Declaration, Declarations
+from nnunet_labelset.datasets.annotate.declaration import (
+    BEFORE,
+    NOT_NAMED,
+    Declaration,
+    Declarations,
+)
 from nnunet_labelset.datasets.annotate.history import NEW_MAPS, check_folders
 from nnunet_labelset.datasets.annotate.labelled import LabelledDataset, Values
 from nnunet_labelset.errors import LabelSetError
@@ -103,6 +108,7 @@ def apply_masks(
     if view_folder:
         cases = list(declarations)
         views = _mask_files(data, view_folder, cases, "--field-of-view", "is declared")
+        _check_views(view_folder, declarations, views)
     if _has_slices(declarations):
         _check_changeable(data, "--slices")
     result = dict(declarations)
@@ -116,6 +122,20 @@ def apply_masks(
             jobs[case] = job
             result[case] = _with_masks(declaration, mask, view)
     return result, jobs
+
+
+def _check_views(folder: Path, declarations: Declarations, views: Mapping[str, Path]) -> None:
+    """Refuse a named case without a mask: it would count as examined completely."""
+    unseen = [
+        case
+        for case, declaration in declarations.items()
+        if declaration.reason not in (NOT_NAMED, BEFORE) and case not in views
+    ]
+    if unseen:
+        raise LabelSetError(
+            f"--field-of-view {folder}: no mask of case {some(unseen)}: add one, or declare such "
+            "cases in a call without --field-of-view"
+        )
 
 
 def _has_slices(declarations: Declarations) -> bool:
