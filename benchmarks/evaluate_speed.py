@@ -1,10 +1,10 @@
-"""Dice and HD95 of 8 leaves on fetal-brain-sized volumes: surface-distance and MONAI against all
-metrics of ours.
+"""Dice and HD95 of 8 labels on volumes of the size of a fetal brain: all our metrics against
+surface-distance and MONAI.
 
     pip install surface-distance monai
     python benchmarks/evaluate_speed.py --json evaluate_speed.json
-    python benchmarks/evaluate_speed.py --files 15 --processes 2     # from files to scores,
-    nnU-Net's Dice too python benchmarks/evaluate_speed.py --memory
+    python benchmarks/evaluate_speed.py --files 15 --processes 2   # from files, nnU-Net's Dice too
+    python benchmarks/evaluate_speed.py --memory
 
 Without `--files` all work on arrays of one volume in memory, on one thread. MONAI defines HD95
 without area weights, so only its Dice is compared.

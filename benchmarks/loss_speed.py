@@ -2,8 +2,8 @@
 one run.
 
     python benchmarks/loss_speed.py                         # 2x9x96x96x96, float32, all losses
-    python benchmarks/loss_speed.py --threads 1 2 --busy 2  # with 1 and 2 threads, alone and beside
-    two busy processes python benchmarks/loss_speed.py --label-sets 50 --json result.json
+    python benchmarks/loss_speed.py --threads 1 2 --busy 2  # alone and beside two busy processes
+    python benchmarks/loss_speed.py --label-sets 50 --json result.json
     python benchmarks/loss_speed.py --reference ~/label-set-loss-functions
 
 All losses take turns, so that a busy machine slows all of them; a ratio is the median of the ratios

@@ -1,8 +1,7 @@
-"""Thousands of cases with many leaves, each case with its own protocol: every verb beside the
-files' own time.
+"""Time of every verb on thousands of cases with many labels, each case with its own protocol.
 
-python benchmarks/scale.py                      # 2,000 cases, 117 leaves; about 1 GB in a temporary
-folder python benchmarks/scale.py --cases 500 --repeats 1 --json scale.json
+    python benchmarks/scale.py    # 2,000 cases, 117 labels; about 1 GB in a temporary folder
+    python benchmarks/scale.py --cases 500 --repeats 1 --json scale.json
 
 The peers do with SimpleITK, in as many processes, what the files alone ask for: `read` reads all
 images and label maps, `read + write` also writes what the verb writes (label maps, and images where
@@ -23,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations, islice
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +36,8 @@ from nnunet_labelset.nnunet.raw import RawCase, raw_cases
 READ, READ_WRITE, READ_WRITE_LABELS = "read", "read + write", "read + write label maps"
 
 
-def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int, size: int) -> None:
-    """A volume of noise and blocks of labels, of which two leaves are left out."""
+def write_case(job: tuple[int, tuple[int, ...]], folder: Path, leaves: int, size: int) -> None:
+    """A volume of noise and blocks of labels, of which three labels are left out."""
     number, missing = job
     rng = np.random.default_rng(number)
     labels = np.kron(rng.integers(0, leaves, (8, 8, 8)), np.ones((size // 8,) * 3)).astype(np.uint8)
@@ -55,6 +53,16 @@ def write_case(job: tuple[int, tuple[int, int]], folder: Path, leaves: int, size
         sitk.WriteImage(volume, str(folder / path), useCompression=True)
 
 
+def missing_labels(cases: int, leaves: int) -> list[tuple[int, ...]]:
+    """Return three labels for every case; no two cases lack the same three."""
+    rng = np.random.default_rng(0)
+    triples: dict[tuple[int, ...], None] = {}
+    while len(triples) < cases:
+        chosen = 1 + rng.choice(leaves - 1, 3, replace=False)
+        triples[tuple(sorted(chosen.tolist()))] = None
+    return list(triples)
+
+
 def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -> Path:
     """A data set with its contract and, for `convert`, a manifest and a case list that say the
     same.
@@ -63,10 +71,7 @@ def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -
     for name in ("imagesTr", "labelsTr"):
         (folder / name).mkdir(parents=True)
     names = ["background", *(f"organ_{leaf}" for leaf in range(1, leaves))]
-    missing = dict(
-        enumerate(islice(combinations(range(1, leaves), 2), 0, None, 3))
-    )  # no two cases lack the same
-    missing = {number: missing[number] for number in range(cases)}
+    missing = dict(enumerate(missing_labels(cases, leaves)))
     list(
         map_parallel(
             partial(write_case, folder=folder, leaves=leaves, size=size),
@@ -77,8 +82,8 @@ def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -
     )
     singletons = [frozenset([leaf]) for leaf in range(1, leaves)]
     protocols = {
-        f"p{number}": Protocol((frozenset([0, *pair]), *singletons), leaves)
-        for number, pair in missing.items()
+        f"p{number}": Protocol((frozenset([0, *labels]), *singletons), leaves)
+        for number, labels in missing.items()
     }
     contract = Contract(
         tuple(names), protocols, {f"case_{n:05d}": f"p{n}" for n in missing}, has_ignore=False
@@ -94,8 +99,8 @@ def write_data(root: Path, cases: int, leaves: int, size: int, processes: int) -
     with open(root / "annotated.csv", "w", newline="") as file:
         table = csv.writer(file)
         table.writerow(["case", "annotated"])
-        for number, pair in missing.items():
-            annotated = [names[leaf] for leaf in range(1, leaves) if leaf not in pair]
+        for number, labels in missing.items():
+            annotated = [names[leaf] for leaf in range(1, leaves) if leaf not in labels]
             table.writerow([f"case_{number:05d}", ";".join(annotated)])
     return folder
 
