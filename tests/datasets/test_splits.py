@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
-from nnunet_labelset.dataset_conversion.provenance import COLUMNS
+from nnunet_labelset.dataset_conversion.records import PROVENANCE_COLUMNS
 from nnunet_labelset.datasets.folds import always_trained, k_folds, random_splits, subjects_of
 from nnunet_labelset.nnunet.names import SPLITS
 from tests.helpers.small_dataset import write_dataset
@@ -243,7 +243,7 @@ def test_copies_of_an_image_stay_in_one_fold(tmp_path, monkeypatch, capsys):
     for case in ("no_spleen_1", "no_spleen_2"):
         (folder / "imagesTr" / f"{case}_0000.nii.gz").write_bytes(b"copy")
     (folder / "provenance.csv").write_text(
-        f"{','.join(COLUMNS)}\n"
+        f"{','.join(PROVENANCE_COLUMNS)}\n"
         "no_spleen_2,a,1,,\nno_spleen_2,label,7,,\nmerged_1,b,1,,\nmerged_2,c,7,,\n"
     )
     together = {"no_spleen_1", "no_spleen_2", "merged_1"}
