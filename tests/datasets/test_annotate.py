@@ -395,7 +395,7 @@ def test_masks(folder, masks, tmp_path, capsys):
     words = ["--missing", "spleen", "tumour", "--in", "b_1", "--missing", "spleen", "--in", "b_2"]
     assert annotate(*words, "--mask", masks) == 0
     out = capsys.readouterr().out
-    assert "wrote 1 label maps" in out
+    assert "wrote 1 label map" in out
     assert "b_2" in out
     assert "nnUNetv2_plan_and_preprocess -d 10" in out.rpartition("next:")[2]
     assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 4, 4, 4, 0, 0, 0, 0]

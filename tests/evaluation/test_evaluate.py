@@ -432,7 +432,7 @@ def test_without_protocols_a_table_is_offered(tmp_path, capsys):
 
 
 def test_a_data_set_must_name_its_file_ending(tmp_path, capsys):
-    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {"p": {}}, {"a": "p"})
+    arguments = setup(tmp_path, {"a": row(0, 1)}, {"a": row(0, 1)}, {"a": "full"})
     file = tmp_path / "data" / "dataset.json"
     content = json.loads(file.read_text())
     del content["file_ending"]
