@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_forwarded
 from nnunet_labelset.io.files import read_json
-from nnunet_labelset.nnunet.default_trainer import prediction_arguments
+from nnunet_labelset.nnunet.default_trainer import parse_prediction, prediction_arguments
 from nnunet_labelset.nnunet.forward import check_device, forward
 from nnunet_labelset.nnunet.label_colours import write_label_colours
 from nnunet_labelset.nnunet.names import DATASET, PREDICT
@@ -20,7 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     arguments = prediction_arguments(args.arguments)
-    check_device(arguments)
+    if parse_prediction(arguments) is not None:  # otherwise nnU-Net explains its arguments
+        check_device(arguments)
     with swapped_mirroring(arguments):
         forward(PREDICT, "nnunet_labelset predict", arguments)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)

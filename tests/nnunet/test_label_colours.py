@@ -53,7 +53,19 @@ def test_predict_writes_them_beside_its_predictions(tmp_path, monkeypatch):
 
     monkeypatch.setattr(predict, "forward", stand_in)
     monkeypatch.setattr(predict, "prediction_arguments", list)
-    words = ["predict", "-i", "images", "-o", str(tmp_path), "-d", "1", "-c", "2d"]
+    words = [
+        "predict",
+        "-i",
+        "images",
+        "-o",
+        str(tmp_path),
+        "-d",
+        "1",
+        "-c",
+        "2d",
+        "-device",
+        "cpu",
+    ]
     assert main(words) == 0
     assert "liver" in (tmp_path / ITK_SNAP).read_text()
     assert "liver" in (tmp_path / SLICER).read_text()
