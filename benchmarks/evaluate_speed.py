@@ -59,13 +59,8 @@ def volumes(seed: int) -> tuple[np.ndarray, np.ndarray]:
     )
     radius = np.sqrt((((grid - middle) / half) ** 2).sum(0)) + 0.04 * smooth(3)
     reference = np.zeros(SHAPE, np.uint8)
-    for value, outer in (
-        (4, 1.0),
-        (5, 0.92),
-        (1, 0.84),
-        (6, 0.4),
-        (2, 0.25),
-    ):  # CSF, cortex, white matter, deep grey, ...
+    # CSF, cortex, white matter, deep grey, ...
+    for value, outer in ((4, 1.0), (5, 0.92), (1, 0.84), (6, 0.4), (2, 0.25)):
         reference[radius < outer] = value
     for value, centre, size in (
         (3, (0.3, 0.65, 0.5), 15),

@@ -97,10 +97,8 @@ class Records:
 
     def add(self, record: str) -> None:
         """Append a record, after the files of its case were written."""
-        with (
-            suppress(OSError),
-            open(self.path, "a", encoding="utf-8") as file,
-        ):  # without, it is only converted again
+        # without, it is only converted again
+        with suppress(OSError), open(self.path, "a", encoding="utf-8") as file:
             file.write(record + "\n")
 
     def _read(self) -> Iterator[tuple[dict[str, Any], str]]:

@@ -25,11 +25,8 @@ from nnunet_labelset.study.phantom.data import BASIC
 from nnunet_labelset.study.phantom.volume import LEAVES
 from tests.helpers.imports import FLOOR, FLOORS, import_graph, room_of
 
-OLD = (
-    "nnunet_labelset",
-    "label_sets",
-    "trainer",
-)  # public names, and the old places of two modules
+# public names, and the old places of two modules
+OLD = ("nnunet_labelset", "label_sets", "trainer")
 CASE = "test_spina_bifida_003"
 
 

@@ -25,8 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return LabelSets
     if name in ("Contract", "contract"):
-        contract = import_module(
-            "nnunet_labelset.contract"
-        )  # `from ... import` would ask here again
+        # `from ... import` would ask here again
+        contract = import_module("nnunet_labelset.contract")
         return contract.Contract if name == "Contract" else contract
     raise AttributeError(f"module 'nnunet_labelset' has no attribute '{name}'")

@@ -75,9 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def entry() -> None:
     """Entry point of the installed command."""
     try:
-        if sys.argv[1:2] != [
-            "--help"
-        ]:  # help starts nothing, and the import takes a third of its time
+        # help starts nothing, and the import takes a third of its time
+        if sys.argv[1:2] != ["--help"]:
             from nnunet_labelset.io.parallel import exit_when_terminated
 
             exit_when_terminated()

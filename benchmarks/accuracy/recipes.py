@@ -77,9 +77,8 @@ class Job:
 def run(job: Job) -> None:
     """Train and score; `run.json`, which is written last, marks a finished run."""
     job.folder.mkdir(parents=True, exist_ok=True)
-    os.environ.pop(
-        "nnunet_labelset_sampling", None
-    )  # how cases are sampled is a part of the method
+    # how cases are sampled is a part of the method
+    os.environ.pop("nnunet_labelset_sampling", None)
     os.environ |= {
         "nnUNet_results": str(job.folder / "results"),
         "nnUNet_n_proc_DA": "0",  # else a seed would not count

@@ -202,9 +202,8 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
         except LabelSetError:
             raise error from None
     dataset_json, contract = read_dataset(folder)
-    if (
-        COMPLETED in dataset_json
-    ):  # its copies are for training only, and each belongs to the fold that made it
+    # its copies are for training only, and each belongs to the fold that made it
+    if COMPLETED in dataset_json:
         raise LabelSetError(
             f"{folder}: completed by a model: keep the {SPLITS} that 'nnunet_labelset complete' "
             "wrote; if it is lost, complete again"

@@ -60,9 +60,8 @@ def coverage_table(
         members[ALL] = chosen
     rows = []
     for group, names in members.items():
-        counts = contract.coverage(
-            names
-        )  # of leaves and, after them, of regions that are no leaf of the same name
+        # of leaves and, after them, of regions that are no leaf of the same name
+        counts = contract.coverage(names)
         del counts[contract.leaf_names[0]]
         rows.append(CoverageRow(part, group, len(names), counts))
     return rows

@@ -114,9 +114,8 @@ def k_folds(subjects: Sequence[Subject], k: int, seed: int = SEED) -> list[Split
     for attempt in range(ATTEMPTS):
         folds = [_Fold() for _ in range(k)]
         order = _shuffled(free, f"{seed}/{attempt}")
-        for subject in sorted(
-            order, key=lambda subject: -len(subject.cases)
-        ):  # small subjects even out the sizes
+        # small subjects even out the sizes
+        for subject in sorted(order, key=lambda subject: -len(subject.cases)):
             min(folds, key=lambda fold: (fold.strata[subject.stratum], fold.size)).add(subject)
         if _spread_leaves(folds, safe):
             return [_split(subjects, fold.members) for fold in folds]

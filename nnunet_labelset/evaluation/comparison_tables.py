@@ -77,9 +77,8 @@ def _markdown_text(text: str) -> str:
 
 def _latex_text(text: str) -> str:
     printable = "".join(character if character.isprintable() else " " for character in text)
-    whole = unicodedata.normalize(
-        "NFC", " ".join(printable.split())
-    )  # pdfLaTeX knows letters with accents, no accents
+    # pdfLaTeX knows letters with accents, no accents
+    whole = unicodedata.normalize("NFC", " ".join(printable.split()))
     return "".join(LATEX_SPECIAL.get(character, character) for character in whole)
 
 

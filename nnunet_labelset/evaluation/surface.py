@@ -25,9 +25,8 @@ from nnunet_labelset.evaluation.counts import look_up
 
 SLAB, PIECE = 1 << 22, 1 << 17  # voxels and elements that are looked at together
 REACH = 4  # voxels in which near elements are looked for, before a tree is made
-WHOLE = (
-    1 << 19
-)  # elements of which one tree is made; of more, one for each neighbourhood of a piece
+# elements of which one tree is made; of more, one for each neighbourhood of a piece
+WHOLE = 1 << 19
 FAR = 1e6  # mm
 TIE = 1e-9  # of an area: rounding must not decide whether 95 % are reached
 SHORT = 1 << 31  # places that four bytes can number
@@ -446,9 +445,8 @@ def _area_vectors() -> list[np.ndarray]:
 
     vectors = [np.zeros((0, 3))] * 256
     for code in range(1, 255):
-        cube = np.unpackbits(np.uint8(code), bitorder="little").reshape(
-            2, 2, 2
-        )  # the inverse of `neighbour_codes`
+        # the inverse of `neighbour_codes`
+        cube = np.unpackbits(np.uint8(code), bitorder="little").reshape(2, 2, 2)
         fewer = cube if cube.sum() <= 4 else 1 - cube
         vertices, faces, _, _ = marching_cubes(fewer.astype(float), 0.5, method="lorensen")
         first, second, third = (vertices[faces[:, corner]].astype(float) for corner in range(3))

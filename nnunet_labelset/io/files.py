@@ -25,10 +25,8 @@ def read_bytes(path: str | Path) -> bytes:
         return Path(path).read_bytes()
     except FileNotFoundError:
         raise LabelSetError(f"{path}: no such file") from None
-    except (
-        OSError,
-        ValueError,
-    ) as error:  # no permission, a folder, a loop of links, a NUL in the name
+    # no permission, a folder, a loop of links, a NUL in the name
+    except (OSError, ValueError) as error:
         raise LabelSetError(f"{path}: not readable: {reason(error)}") from None
 
 
@@ -81,9 +79,8 @@ def new_file(
     path = Path(path)
     if os.path.exists(path) and not os.path.isfile(path):  # a device, which root would replace
         raise LabelSetError(f"{path}: cannot be written: it is there already, and is not a file")
-    ending = "".join(
-        path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:]
-    )  # some writers go by it
+    # some writers go by it
+    ending = "".join(path.suffixes[-2:] if path.suffix == ".gz" else path.suffixes[-1:])
     # short: the name itself may be as long as can be
     temporary = path.parent / (temporary_name or f".{secrets.token_hex(8)}{ending}")
     is_mine = temporary_name is not None
@@ -154,9 +151,8 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text (UTF-8) whole or not at all."""
-    write_bytes(
-        path, text.encode("utf-8", errors="surrogateescape")
-    )  # names of files may be no valid text
+    # names of files may be no valid text
+    write_bytes(path, text.encode("utf-8", errors="surrogateescape"))
 
 
 def write_json(path: str | Path, content: Any) -> None:

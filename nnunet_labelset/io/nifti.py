@@ -40,9 +40,8 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
         if zipped
         else content[:HEADER_BYTES]
     )
-    second = nibabel.Nifti2Header.may_contain_header(
-        start.ljust(HEADER_BYTES, b"\0")
-    )  # also of one that is cut off
+    # also of one that is cut off
+    second = nibabel.Nifti2Header.may_contain_header(start.ljust(HEADER_BYTES, b"\0"))
     kind: type[Header] = nibabel.Nifti2Header if second else nibabel.Nifti1Header
     if len(start) < kind.sizeof_hdr:
         raise ValueError("too short for a NIfTI header")
@@ -78,9 +77,8 @@ def bytes_promised(header: Any) -> int:
 
 def check_promise(path: Path, expected: int, stored: int, zipped: bool) -> None:
     """Say so before memory is asked for, if `stored` bytes cannot hold the `expected` ones."""
-    if expected > (
-        stored * 1032 + 4096 if zipped else stored
-    ):  # deflate packs a byte into an eighth of a bit at best
+    # deflate packs a byte into an eighth of a bit at best
+    if expected > (stored * 1032 + 4096 if zipped else stored):
         raise LabelSetError(
             f"{path}: cut off: its header promises {expected} bytes, but the file has {stored}"
         )

@@ -78,9 +78,8 @@ def _read_nifti(path: Path) -> Volume:
 
 
 def _read_itk(path: Path) -> Volume:
-    if (
-        path.suffix == ".vtk"
-    ):  # reading its header would also change the locale of the process, and with it `open`
+    # reading its header would also change the locale of the process, and with it `open`
+    if path.suffix == ".vtk":
         raise LabelSetError(
             f"{path}: nobody would notice if a .vtk file were cut off: save it as .nii.gz"
         )
@@ -117,9 +116,8 @@ def _check_size(path: Path, reader: sitk.ImageFileReader) -> None:
         return
     if path.suffix.lower() in (".tif", ".tiff"):
         check_pages(path)
-    family = [
-        other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()
-    ]  # .mhd and .raw
+    # .mhd and .raw
+    family = [other for other in path.parent.glob(f"{path.name.split('.')[0]}*") if other.is_file()]
     check_promise(path, expected, sum(other.stat().st_size for other in family), True)
 
 

@@ -97,9 +97,8 @@ class RegionLoss(nn.Module):
             logits, inside.to(logits.dtype), reduction="none"
         )
         if self.gamma:
-            entropy = (-torch.expm1(-entropy)).clamp_min(
-                1e-12
-            ) ** self.gamma * entropy  # 1 - p of what is annotated
+            # 1 - p of what is annotated
+            entropy = (-torch.expm1(-entropy)).clamp_min(1e-12) ** self.gamma * entropy
         return (entropy * known).sum() / known.sum().clamp_min(1)
 
     def extra_repr(self) -> str:

@@ -34,9 +34,8 @@ def forward(command: str, typed: str, arguments: Sequence[str]) -> None:
     if not found:
         raise LabelSetError(f"{command} is not installed: is nnunetv2 in this environment?")
     if threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGTERM, signal.SIG_DFL
-        )  # nnU-Net ends its workers with it, and they inherit the handler
+        # nnU-Net ends its workers with it, and they inherit the handler
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     before, sys.argv = sys.argv, [typed, *arguments]
     os.environ[EXTERNAL_TRAINERS] = external_trainers()
     try:

@@ -85,9 +85,8 @@ def next_commands_with_plans(
         f"  {PREPROCESS} -d {number} -plans_name {plans} -c {' '.join(data_of(configuration))}",
         f"  nnunet_labelset train {number} {configuration} 0 -tr {trainer} -p {plans}",
     ]
-    if (
-        configuration == CASCADE
-    ):  # it trains on what all folds of the stage before it have predicted
+    # it trains on what all folds of the stage before it have predicted
+    if configuration == CASCADE:
         commands.insert(
             2,
             f"  nnunet_labelset train {number} {BEFORE_CASCADE} 0 -tr {trainer} -p {plans}  # "

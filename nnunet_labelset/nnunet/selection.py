@@ -99,9 +99,8 @@ class Selection:
             accumulate_cv_results(
                 str(folder), str(merged), self.folds, self.processes, self.overwrite
             )
-        if "annotated_cases" not in read_json(
-            merged / names.SUMMARY
-        ):  # ours, from an earlier run, stays
+        # ours, from an earlier run, stays
+        if "annotated_cases" not in read_json(merged / names.SUMMARY):
             (merged / names.SUMMARY).replace(merged / NNUNET_SUMMARY)
         return self._candidate(folder.name, (model,), merged)
 

@@ -232,13 +232,11 @@ def test_a_leaf_that_the_protocol_vouches_for_is_annotated_but_for_disputed_voxe
     assert contract.annotated("b") == contract.leaf_names
     assert contract.coverage()["cortex"] == 1
     assert contract.protocol("a").sets == contract.protocol("b").sets
-    assert not contract.is_fully_annotated(
-        "b"
-    )  # voxels of a larger label-set are no complete annotation
+    # voxels of a larger label-set are no complete annotation
+    assert not contract.is_fully_annotated("b")
     assert contract.to_block()["protocols"] == protocols
-    merged = {
-        "white_matter": ["white_matter", "brainstem"]
-    }  # no value of its own: nobody can vouch for white matter
+    # no value of its own: nobody can vouch for white matter
+    merged = {"white_matter": ["white_matter", "brainstem"]}
     contract = Contract.from_dataset_json(block(protocols={"p": merged}, cases={"c": "p"}))
     assert contract.annotated("c") == ("background", "ventricles", "cortex")
 
@@ -282,11 +280,8 @@ class TestRegions:
         contract = Contract.from_dataset_json(region_json())
         assert contract.leaf_names == tuple(LEAVES)
         assert contract.regions == {"whole_tumour": {1, 2, 3}, "core": {2, 3}, "enhancing": {3}}
-        assert list(contract.regions) == [
-            "whole_tumour",
-            "core",
-            "enhancing",
-        ]  # the order of nnU-Net's outputs
+        # the order of nnU-Net's outputs
+        assert list(contract.regions) == ["whole_tumour", "core", "enhancing"]
         assert contract.has_ignore
         assert contract.protocol("b").sets == ({0}, {1, 2, 3}, {2}, {3}, {0, 1, 2, 3})
         assert contract.annotated("b") == ("background",)

@@ -305,6 +305,5 @@ def test_many_protocols_are_told_in_few_lines(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert len(out) < 10_000
     assert len(contract_of(tmp_path / "Dataset050_All").protocols) == 40
-    assert (
-        len(notes(tmp_path / "Dataset050_All")) == 40 * 39 - 39
-    )  # every leaf that is declared, but for organ_1
+    # every leaf that is declared, but for organ_1
+    assert len(notes(tmp_path / "Dataset050_All")) == 40 * 39 - 39

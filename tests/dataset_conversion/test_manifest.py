@@ -57,13 +57,8 @@ def test_abdomen(tmp_path):
     write_volume(tmp_path / "amos22/imagesTr/amos_0001.nii.gz", random_image())
     write_volume(tmp_path / "amos22/labelsTr/amos_0001.nii.gz", slabs(*range(1, 16)))
     write_volume(tmp_path / "Totalsegmentator_dataset/s0000/ct.nii.gz", random_image())
-    structures = (
-        "liver",
-        "spleen",
-        "kidney_left",
-        "kidney_right",
-        "stomach",
-    )  # stomach is no leaf here
+    # stomach is no leaf here
+    structures = ("liver", "spleen", "kidney_left", "kidney_right", "stomach")
     for number, structure in enumerate(structures, start=1):
         binary = (slabs(1, 2, 3, 4, 5) == number).astype(np.uint8)
         write_volume(

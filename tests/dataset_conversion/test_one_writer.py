@@ -158,9 +158,8 @@ def test_records_of_other_rules_do_not_vouch_for_new_files(tmp_path, monkeypatch
     """Stopped by one set of rules, stopped again by others after files were rewritten: the first
     ones start anew.
     """
-    rules = [
-        [source, "--withhold", leaf] for leaf in ("brainstem", "cerebellum")
-    ]  # label maps of the same size
+    # label maps of the same size
+    rules = [[source, "--withhold", leaf] for leaf in ("brainstem", "cerebellum")]
     dataset = tmp_path / "raw" / "Dataset027_Fetal"
     expected = {}
     for arguments in rules:

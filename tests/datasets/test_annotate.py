@@ -495,10 +495,8 @@ def test_undo_of_a_second_mask_leaves_voxels_without_a_block(folder, masks, tmp_
     them.
     """
     copy = tmp_path / "preprocessed" / folder.name / "dataset.json"
-    for path in (
-        folder / "dataset.json",
-        copy,
-    ):  # `ignore` is declared, so that labels never differ
+    # `ignore` is declared, so that labels never differ
+    for path in (folder / "dataset.json", copy):
         write_json(path, {**read_json(path), "labels": {**LABELS, "ignore": 4}})
     write_volume(masks / "b_2.nii.gz", read_voxels(masks / "b_1.nii.gz")[0])
     before = files_below(tmp_path)

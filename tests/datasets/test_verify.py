@@ -52,9 +52,8 @@ def test_two_processes_find_the_same_in_the_same_order(folder):
     for name in ("full_1", "merged_2"):
         write_volume(folder / "labelsTr" / f"{name}.nii.gz", label_map(1, 2, 9))
     assert verify(folder, processes=2) == verify(folder, processes=1)
-    assert (
-        len(verify(folder)[0]) == 3
-    )  # value 9 twice, and the tumour where only liver+tumour was drawn
+    # value 9 twice, and the tumour where only liver+tumour was drawn
+    assert len(verify(folder)[0]) == 3
 
 
 def test_command_line(folder, capsys, monkeypatch):

@@ -283,9 +283,8 @@ def test_tolerance(tmp_path, capsys):
     arguments = setup(
         tmp_path, {"x": reference}, {"x": prediction}, {"x": "full"}, spacing=(0.4, 0.4, 0.4)
     )
-    assert (
-        scores(evaluate(arguments))["white_matter"]["nsd"] == 1
-    )  # 1 mm by default, more than a voxel
+    # 1 mm by default, more than a voxel
+    assert scores(evaluate(arguments))["white_matter"]["nsd"] == 1
     assert scores(evaluate(arguments, "--tolerance", 0.3))["white_matter"]["nsd"] < 1
     table = tmp_path / "tolerance.csv"
     table.write_text("label,tolerance\nwhite_matter,0.4\n")

@@ -391,10 +391,8 @@ def test_all_metrics_equal_all_pairs_of_elements(monkeypatch, limits):
         for tolerance in (0, 1, 4):
             within = both[1][both[0] <= tolerance + 1e-6].sum() / both[1].sum()
             assert found.share_within(tolerance) == pytest.approx(within)
-        for beyond, compare in (
-            (1e-9, np.less_equal),
-            (-1e-9, np.greater_equal),
-        ):  # at 95 % itself, either is right
+        # at 95 % itself, either is right
+        for beyond, compare in ((1e-9, np.less_equal), (-1e-9, np.greater_equal)):
             directed = [
                 slow_percentile(*side, 0.95 + beyond) for side in zip(*expected, strict=True)
             ]
@@ -444,9 +442,8 @@ def test_areas_equal_surface_distance():
 
     spacing = (0.8, 0.45, 3.3)
     theirs = tables.create_table_neighbour_code_to_surface_area(spacing)
-    reverse = [
-        int(f"{code:08b}"[::-1], 2) for code in range(256)
-    ]  # its first corner has the highest bit
+    # its first corner has the highest bit
+    reverse = [int(f"{code:08b}"[::-1], 2) for code in range(256)]
     assert element_areas(spacing) == pytest.approx(theirs[reverse])
 
 
@@ -524,10 +521,8 @@ def nsd_of_faces(surfaces, tolerance):
     for (low, high), (other_low, other_high) in (surfaces, surfaces[::-1]):
         size = high - low
         areas = np.where(size > 0, size, 1).prod(1)
-        for share in (
-            1 / 3,
-            2 / 3,
-        ):  # centres of the triangles of a face that is cut from corner to corner
+        # centres of the triangles of a face that is cut from corner to corner
+        for share in (1 / 3, 2 / 3):
             points = (low + share * size)[:, None]
             nearest = np.clip(points, other_low, other_high)
             distances = np.sqrt(((points - nearest) ** 2).sum(-1)).min(1)

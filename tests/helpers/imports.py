@@ -8,10 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "nnunet_labelset"
-OUTER = (
-    "trainers",
-    "dataset_conversion",
-)  # folders at the top level that are installed inside the package
+# folders at the top level that are installed inside the package
+OUTER = ("trainers", "dataset_conversion")
 
 
 # Floors from the ground up: a module imports from its own room or from a lower floor, never from a

@@ -105,9 +105,8 @@ def watch(trainer: Any, record: dict[str, Any], run: Run) -> None:
     def on_train_end() -> None:
         latest = Path(trainer.output_folder, LATEST_CHECKPOINT)
         if trainer.local_rank == 0 and latest.is_file():
-            shutil.copy(
-                latest, latest.with_name(KEPT)
-            )  # of the epoch before the last, as after a kill
+            # of the epoch before the last, as after a kill
+            shutil.copy(latest, latest.with_name(KEPT))
         train_end()
         scores = ("dice_per_class_or_region", "mean_fg_dice", "val_losses")
         record["scores"] = [trainer.logger.get_value(key, step=None) for key in scores]

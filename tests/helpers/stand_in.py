@@ -49,9 +49,8 @@ elif name == "nnUNetv2_train":
     write(folder / "pid", str(os.getpid()))
     if "LINGER" in os.environ:
         time.sleep(600)
-    while len(list(results.rglob("gpu"))) < int(
-        os.environ.get("MEET", 0)
-    ):  # side by side, or never
+    # side by side, or never
+    while len(list(results.rglob("gpu"))) < int(os.environ.get("MEET", 0)):
         time.sleep(0.05)
     if broken:
         write(folder / "checkpoint_best.pth")

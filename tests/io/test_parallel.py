@@ -139,9 +139,8 @@ def test_a_second_interrupt_does_not_wait(tmp_path):
     assert process.stderr is not None
     assert process.stderr.readline().startswith(b"interrupted")
     os.killpg(process.pid, signal.SIGINT)
-    output, errors = process.communicate(
-        timeout=300
-    )  # nobody ever says `go`; ends when the last worker has ended
+    # nobody ever says `go`; ends when the last worker has ended
+    output, errors = process.communicate(timeout=300)
     assert output == b"stopped\n"
     assert not list(tmp_path.glob("done_*"))
     assert b"Traceback" not in errors

@@ -34,9 +34,8 @@ def test_the_place_is_that_of_itk(tmp_path):
         affine = np.eye(4)
         affine[:3, :3] = np.linalg.qr(rng.normal(size=(3, 3)))[0] * rng.uniform(0.5, 3, 3)
         affine[:3, 3] = rng.normal(0, 100, 3)
-        affine[:3, :3] += rng.normal(
-            0, 10.0 ** -rng.integers(2, 8), (3, 3)
-        )  # not quite orthonormal
+        # not quite orthonormal
+        affine[:3, :3] += rng.normal(0, 10.0 ** -rng.integers(2, 8), (3, 3))
         shape = tuple(rng.integers(1, 5, rng.choice([2, 3, 4])))
         header = nibabel.Nifti1Header(endianness=str(rng.choice(["<", ">"])))
         header.set_data_dtype(str(rng.choice(["u1", "i2", "f4", "f8"])))
@@ -44,9 +43,8 @@ def test_the_place_is_that_of_itk(tmp_path):
         header.set_qform(affine, int(rng.integers(0, 3)))
         header.set_sform(affine, int(rng.integers(0, 3)))
         header["qoffset_x"] += rng.choice([0, 0.001, 5])
-        header["pixdim"][rng.integers(1, 4)] *= rng.choice(
-            [1, 1, 1, -1]
-        )  # nibabel mends this when it reads
+        # nibabel mends this when it reads
+        header["pixdim"][rng.integers(1, 4)] *= rng.choice([1, 1, 1, -1])
         header["vox_offset"] = 352
         path = tmp_path / f"{number}.nii"
         path.write_bytes(

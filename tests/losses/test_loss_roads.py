@@ -101,9 +101,8 @@ class NoWaiting(TorchDispatchMode):
 
 @pytest.mark.parametrize("loss", ALL)
 def test_host_does_not_wait_for_a_device(loss, problem, as_on_a_device, monkeypatch):
-    monkeypatch.setattr(
-        engine, "require", lambda condition, message: None
-    )  # on CUDA, an assertion of the device
+    # on CUDA, an assertion of the device
+    monkeypatch.setattr(engine, "require", lambda condition, message: None)
     module = loss(problem.label_sets, batch_dice=True)
     target = problem.target.to(torch.int16)
     with_gradient(module, problem.logits, target)  # the tables are moved in the first call
@@ -140,10 +139,8 @@ def test_which_losses_see_a_label_set_as_a_group():
         tables = loss(problem.label_sets)._tables_for(problem.logits)
         assert tables.grouped == (loss is not losses.SoftTargetDiceLoss)
     soft_target = losses.LeafDiceCELoss(problem.label_sets)
-    for dice in (
-        losses.soft_target_dice,
-        losses.mean_dice,
-    ):  # with the entropy, a label-set is what it is
+    # with the entropy, a label-set is what it is
+    for dice in (losses.soft_target_dice, losses.mean_dice):
         soft_target.dice = dice
         assert not soft_target._tables_for(problem.logits).grouped
 

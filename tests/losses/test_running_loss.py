@@ -254,9 +254,8 @@ def test_a_leaf_that_is_found_hardly_sees_the_tail() -> None:
     """The slope of what is added to a Dice of D is tail / (2 D (D + tail)): 5 % at 0.95."""
     logits, target = example(4, values=3)
     with torch.no_grad():
-        logits += 6 * torch.nn.functional.one_hot(target[:, 0], 3).movedim(
-            -1, 1
-        )  # nearly all right
+        # nearly all right
+        logits += 6 * torch.nn.functional.one_hot(target[:, 0], 3).movedim(-1, 1)
     gradients = []
     for tail in (0.0, 0.1):
         loss = RunningLeafDiceLoss(LABEL_SETS, tail=tail)

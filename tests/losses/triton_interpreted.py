@@ -64,9 +64,8 @@ def compare(module, logits, target, used, tolerance=1e-5):
     value, gradient = with_gradient(module, logits, target)
     assert {"sums_kernel", "gradient_kernel"} <= set(used)
     assert gradient.dtype == logits.dtype
-    expected, exact = with_gradient(
-        copy.deepcopy(before), logits.double(), target
-    )  # float64 is not for the kernels
+    # float64 is not for the kernels
+    expected, exact = with_gradient(copy.deepcopy(before), logits.double(), target)
     torch.testing.assert_close(value.double(), expected, rtol=max(tolerance, 1e-5), atol=1e-7)
     torch.testing.assert_close(
         gradient.double(), exact, rtol=0, atol=tolerance * float(exact.abs().max()) + 1e-9

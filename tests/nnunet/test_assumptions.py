@@ -100,9 +100,8 @@ def trainer_methods() -> None:
                 f"{node.name}.{method.name} calls {name}, which nnUNetTrainer lacks"
             )
         if hasattr(trainer(), method.name) and not method.name.startswith("__"):
-            static = isinstance(
-                inspect.getattr_static(trainer(), method.name), staticmethod
-            )  # called through self
+            # called through self
+            static = isinstance(inspect.getattr_static(trainer(), method.name), staticmethod)
             theirs = ["self"] * static + list(
                 inspect.signature(getattr(trainer(), method.name)).parameters
             )

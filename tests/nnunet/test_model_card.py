@@ -36,9 +36,8 @@ def test_test_cases_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_json(model / "dataset.json", DATASET)
     folder = tmp_path / "preprocessed" / "Dataset010_Organs"
     monkeypatch.setenv("nnUNet_preprocessed", str(folder.parent))
-    assert "| 2 | spleen | 3 of 5 | not scored |" in model_card(
-        model, ["0"], "nnUNetTrainer"
-    )  # nothing tells
+    # nothing tells
+    assert "| 2 | spleen | 3 of 5 | not scored |" in model_card(model, ["0"], "nnUNetTrainer")
     folder.mkdir(parents=True)
     (folder / "splits_final.json").write_text(json.dumps([{"train": ["a", "b"], "val": ["c"]}]))
     card = model_card(model, ["0"], "nnUNetTrainer")

@@ -14,16 +14,14 @@ from tests.helpers.report import log
 def test_curves_of_interrupted_trainings(tmp_path: Path) -> None:
     fold = tmp_path / "fold_0"
     log(fold, "training_log_2026_9_30_10_00_00.txt", {0: -0.1, 1: -0.2, 2: -0.3, 3: -0.4})
-    log(
-        fold, "training_log_2026_10_1_09_00_00.txt", {2: -0.35}
-    )  # went on from a checkpoint after epoch 1
+    # went on from a checkpoint after epoch 1
+    log(fold, "training_log_2026_10_1_09_00_00.txt", {2: -0.35})
     log(tmp_path / "fold_10", "training_log_2026_10_1_09_00_00.txt", {0: 1e-05})
     log(tmp_path / "fold_2", "training_log_2026_10_1_09_00_00.txt", {0: -1})
     (tmp_path / "fold_3").mkdir()
     log(tmp_path / "fold_11", "training_log_2026_10_1_09_00_00.txt", {0: -1, 1: -2})
-    (tmp_path / "fold_11" / "training_log_2026_10_1_10_00_00.txt").write_text(
-        "2026: Epoch 1 \n"
-    )  # has just begun
+    # has just begun
+    (tmp_path / "fold_11" / "training_log_2026_10_1_10_00_00.txt").write_text("2026: Epoch 1 \n")
     curves = read_curves(tmp_path)
     assert [fold.fold for fold in curves] == ["0", "2", "10", "11"]
     assert curves[0].train_loss == {0: -0.1, 1: -0.2, 2: -0.35}

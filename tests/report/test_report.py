@@ -553,9 +553,8 @@ def test_report_shows_the_curves(made: tuple[Path, str]) -> None:
         )
     html = make(study, "-m", str(study / "model"))
     Page(html)
-    assert (
-        html.count('<polyline points="') == 2 + 2
-    )  # a loss and a pseudo-Dice per fold; the validation loss is NaN
+    # a loss and a pseudo-Dice per fold; the validation loss is NaN
+    assert html.count('<polyline points="') == 2 + 2
 
 
 def test_size_grows_with_numbers_not_with_elements() -> None:

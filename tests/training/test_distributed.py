@@ -21,10 +21,8 @@ from tests.helpers.tiny import enter
 SCORES = ("dice_per_class_or_region", "mean_fg_dice", "val_losses")
 REGIONS = "Dataset902_Regions"
 TEACHER, LABEL_SET = "nnUNetTrainerLabelSetTeacher_short", "nnUNetTrainerLabelSet_short"
-TRAININGS = (
-    (tiny.NAME, TEACHER),
-    (REGIONS, LABEL_SET),
-)  # the teacher is silent in the first of two epochs
+# the teacher is silent in the first of two epochs
+TRAININGS = ((tiny.NAME, TEACHER), (REGIONS, LABEL_SET))
 SPOILT = ranks.Run(tiny.NAME, LABEL_SET, spoil=True)  # rank 1 meets a value that nobody declared
 SECONDS = 1800
 

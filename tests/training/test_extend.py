@@ -23,23 +23,15 @@ from tests.helpers.errors import refusal
 NEW = "Dataset902_More"
 OLD_TRAINER = "nnUNetTrainer_short"  # plain nnU-Net
 OLD_LABELS = {"background": 0, "shell": 1, "core": 2, "dot": 3, "ignore": 4}
-NEW_LABELS = {
-    "background": 0,
-    "dot": 1,
-    "rim": 2,
-    "core": 3,
-    "shell": 4,
-    "ignore": 5,
-}  # other values: names count
+# other values: names count
+NEW_LABELS = {"background": 0, "dot": 1, "rim": 2, "core": 3, "shell": 4, "ignore": 5}
 PROTOCOLS = {"rim_only": {"background": ["background", "dot", "core", "shell"]}, "full": {}}
 VALUES = {"full": [0, 4, 3, 1, 2], "rim_only": [0, 0, 0, 0, 2]}
 CASES = {"rim_0": "rim_only", "rim_1": "rim_only", "full_0": "full"}
 
 
-RIM_LAST = {
-    "full": [0, 1, 2, 3, 4],
-    "rim_only": [0, 0, 0, 0, 4],
-}  # what shell, core, dot and rim are stored as
+# what shell, core, dot and rim are stored as
+RIM_LAST = {"full": [0, 1, 2, 3, 4], "rim_only": [0, 0, 0, 0, 4]}
 
 
 def write_new(raw: Path, values: dict[str, list[int]] = VALUES, **changes: Any) -> None:
@@ -85,9 +77,8 @@ def test_the_whole_road(prepared: tiny.NNUNet, model: Path, tmp_path: Path) -> N
         for line in done.stdout.splitlines()
         if line.startswith("  nnunet_labelset train")
     )
-    assert (
-        "nnUNetTrainerLabelSetTeacher" in command
-    )  # cases of the rim alone leave the old labels open
+    # cases of the rim alone leave the old labels open
+    assert "nnUNetTrainerLabelSetTeacher" in command
     command[command.index("-tr") + 1] = "nnUNetTrainerLeafDiceCE_short"
     command[command.index("0")] = "all"
     log = prepared.run(*command, "-device", "cpu", nnUNet_n_proc_DA="0").stdout

@@ -336,9 +336,8 @@ def children(pid: int) -> list[int]:
 def test_a_stopped_training_leaves_nothing_behind(
     prepared: tiny.NNUNet, tmp_path: Path, number: int
 ) -> None:
-    temporary = Path(
-        tempfile.mkdtemp()
-    )  # short: sockets in it have paths of at most 107 characters
+    # short: sockets in it have paths of at most 107 characters
+    temporary = Path(tempfile.mkdtemp())
     command = [str(Path(sys.executable).parent / "nnUNetv2_train"), "901", "3d_fullres", "2"]
     environment = {
         **prepared.environment,

@@ -91,9 +91,8 @@ def test_the_mean_does_not_jump_because_other_leaves_were_seen(in_process: tiny.
     epoch(trainer, easy, hard)
     means = [epoch(trainer, outputs)[1] for outputs in (easy, hard, easy, easy, easy, hard)]
     assert means == pytest.approx([0.6] * 6)  # 0.9 and 0.3, whichever was seen
-    _, mean = epoch(
-        trainer, counts([0, 0, 0], [1, 1, 0], [0, 0, 0])
-    )  # one wrong voxel is one wrong voxel
+    # one wrong voxel is one wrong voxel
+    _, mean = epoch(trainer, counts([0, 0, 0], [1, 1, 0], [0, 0, 0]))
     assert mean == pytest.approx(0.6, abs=0.01)
     for _ in range(30):
         _, mean = epoch(trainer, counts([0, 0, 0], [100, 100, 0], [0, 0, 0]))

@@ -25,9 +25,8 @@ MEMBERSHIP = LabelSets.from_superset_map(3, {3: [1, 2], 4: [0, 1, 2]}).membershi
 
 
 def test_the_answer_is_restricted_to_the_label_set() -> None:
-    logits = torch.tensor(
-        [[[9.0, 9.0, 9.0, 0.0], [1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.5, 0.0]]]
-    )  # (1, 3, 4)
+    # (1, 3, 4)
+    logits = torch.tensor([[[9.0, 9.0, 9.0, 0.0], [1.0, 4.0, 0.0, 3.0], [0.0, 0.0, 0.5, 0.0]]])
     target = torch.tensor([[[3, 3, 3, 0]]], dtype=torch.int16)
     # within {1, 2}: leaf 1 with 0.73, leaf 1 with 0.98, leaf 2 with 0.62; the last voxel is
     # annotated
@@ -53,9 +52,8 @@ def test_the_old_model_cannot_tell_a_new_leaf_from_background() -> None:
     assert resolved(of_old_model(logits, [3]), target, membership, 0.51).tolist() == [
         [[4, 0, 6, 1]]
     ]
-    assert resolved(logits, target, membership, 0.51).tolist() == [
-        [[0, 0, 0, 1]]
-    ]  # what must not happen
+    # what must not happen
+    assert resolved(logits, target, membership, 0.51).tolist() == [[[0, 0, 0, 1]]]
 
 
 def started(nnunet: tiny.NNUNet, name: str, **options):

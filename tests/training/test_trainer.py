@@ -144,9 +144,8 @@ def test_voxels_that_may_be_anything_contribute_nothing(in_process: tiny.NNUNet,
     trainer.initialize()
     example = trainer.encode_batch(batch(0, ["full_0", "full_1"], values=5))
     target = example["target"][0]
-    ignored = (target == target.max()).expand(
-        -1, 4, -1, -1, -1
-    )  # value 4 of a "full" case is every leaf
+    # value 4 of a "full" case is every leaf
+    ignored = (target == target.max()).expand(-1, 4, -1, -1, -1)
     assert trainer.label_sets.membership[int(target.max())].all()
     logits = torch.randn(2, 4, 16, 16, 16, requires_grad=True)
     other = torch.where(
@@ -189,9 +188,8 @@ def test_a_base_trainer_may_validate_nothing(
     class Benchmark(LabelSetMixin, nnUNetTrainerBenchmark_5epochs):
         loss_class = LeafDiceLoss
 
-    monkeypatch.setattr(
-        torch.cuda, "is_available", lambda: True
-    )  # it asks for a GPU when it is made
+    # it asks for a GPU when it is made
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     trainer = make(in_process, Benchmark)
     monkeypatch.undo()
     trainer.perform_actual_validation()
@@ -252,9 +250,8 @@ def test_fully_supervised_trains_on_complete_cases_only(
     dataset["label_sets"]["cases"] = dict.fromkeys(tiny.CASES, "no_core")
     with refusal(SystemExit, "fold 0", "nnUNetTrainerLabelSet", "nnunet_labelset splits"):
         make(in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset).do_split()
-    del dataset["label_sets"]["cases"][
-        "full_0"
-    ]  # not listed is not the same as partially annotated
+    # not listed is not the same as partially annotated
+    del dataset["label_sets"]["cases"]["full_0"]
     with refusal(SystemExit, "'full_0'", "label_sets.cases"):
         make(
             in_process, TRAINERS["nnUNetTrainerFullySupervisedDice"], dataset, fold="all"

@@ -240,9 +240,8 @@ def group_slopes(tables: Tables, gradients: Tensor) -> tuple[Tensor, Tensor]:
     label-set,
     `(B, C, 1)`; by label-set `(B, alpha, K)`, of `s` if alpha is 2, and of 1."""
     leaves = tables.leaves
-    slopes = (tables.grouped_slopes * gradients[:, : 2 * leaves, None]).unflatten(
-        1, (2, leaves)
-    )  # (B, 2, C, K + 1)
+    # (B, 2, C, K + 1)
+    slopes = (tables.grouped_slopes * gradients[:, : 2 * leaves, None]).unflatten(1, (2, leaves))
     inside = slopes[..., :-1]
     return slopes[:, 0, :, -1:], inside.sum(2) if tables.alpha == 2 else inside.sum((1, 2))[:, None]
 

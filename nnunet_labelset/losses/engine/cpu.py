@@ -30,9 +30,8 @@ from nnunet_labelset.losses.engine.chunk import (
 )
 from nnunet_labelset.losses.engine.weight_tables import Tables
 
-CHUNK = (
-    2**18
-)  # numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
+# numbers of a chunk, so that the handful of tensors of this size that it needs stay in the cache
+CHUNK = 2**18
 
 Place = tuple[int, slice]  # sample and voxels of a chunk
 _pools: dict[int, ThreadPoolExecutor] = {}

@@ -90,9 +90,8 @@ def sums_kernel(
         table = leaf[:, None].to(tl.int64) * sets + k[None, :]
         if ENTROPY or MARGINAL:
             out = tl.load(outside + table, mask, 1) != 0
-            first = (leaf == 0)[:, None] & ~there[
-                None, :
-            ]  # beyond the end: a label-set that is not empty
+            # beyond the end: a label-set that is not empty
+            first = (leaf == 0)[:, None] & ~there[None, :]
             inner = tl.where(out & ~first, float("-inf"), x)
             inner_largest, inner_total, _ = _softmax(inner)
             log_s = (inner_largest - largest) + tl.log(inner_total / total)

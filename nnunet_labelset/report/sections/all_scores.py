@@ -128,9 +128,8 @@ def _data(report: Report) -> Markup:
             for metric in report.metrics
         ],
     }
-    text = json.dumps(content, separators=(",", ":")).replace(
-        "<", "\\u003c"
-    )  # no name can end the script
+    # no name can end the script
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     return Markup('<script type="application/json" id="scores-data">{}</script>').format(
         Markup(text)
     )

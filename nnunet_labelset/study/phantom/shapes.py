@@ -15,9 +15,8 @@ def smooth_noise(rng: np.random.Generator, shape: Sequence[int], length: float) 
     knots = [int(np.ceil(size / length)) + 4 for size in shape]
     field = rng.normal(0, 3, knots).astype(np.float32)
     for axis, size in enumerate(shape):
-        distance = np.abs(
-            np.arange(size)[:, None] / length + 1.5 - np.arange(knots[axis])[None]
-        )  # (size, knots)
+        # (size, knots)
+        distance = np.abs(np.arange(size)[:, None] / length + 1.5 - np.arange(knots[axis])[None])
         near, far = 2 / 3 - distance**2 + distance**3 / 2, np.maximum(0, 2 - distance) ** 3 / 6
         weights = np.where(distance < 1, near, far).astype(np.float32)
         field = np.moveaxis(np.tensordot(weights, field, (1, axis)), 0, axis)

@@ -87,9 +87,8 @@ def make_volume(
     ]
     points = _individual_space(rng, axes)
     labels, brain = _draw(points, rng, growth, spina_bifida, millimetres, scale)
-    share = np.stack(
-        [average_blocks(labels == leaf, FINE) for leaf in range(1, len(LEAVES))]
-    )  # (C - 1, z, y, x)
+    # (C - 1, z, y, x)
+    share = np.stack([average_blocks(labels == leaf, FINE) for leaf in range(1, len(LEAVES))])
     image, label, mask = (
         np.zeros(shape, np.float32),
         np.zeros(shape, np.uint8),
@@ -116,11 +115,8 @@ def _individual_space(rng: np.random.Generator, axes: Sequence[np.ndarray]) -> l
         turn[i, j], turn[j, i] = -np.sin(angle), np.sin(angle)
         rotation = rotation @ turn
     matrix = (rotation * rng.normal(1, 0.025, 3)).astype(np.float32)
-    middle = (
-        0.0,
-        0.0,
-        -6.0,
-    )  # of the brain with its stem, so that it lies in the middle of the grid
+    # of the brain with its stem, so that it lies in the middle of the grid
+    middle = (0.0, 0.0, -6.0)
     return [
         row[0] * x + row[1] * y + row[2] * z + shift + 0.8 * smooth_noise(rng, shape, 26 / step)
         for row, shift in zip(matrix, middle, strict=True)
@@ -143,9 +139,8 @@ def _draw(
     shell = ((side / width) ** 2.3 + np.abs(y / 51) ** 2.3 + np.abs(z / height) ** 2.3) ** (1 / 2.3)
     temporal = np.sqrt(((side - 23) / 13) ** 2 + ((y - 7) / 25) ** 2 + ((z + 13) / 14) ** 2)
     depth = np.maximum((1 - shell) * 40, (1 - temporal) * 14)
-    arch = np.sqrt(
-        ((y - 2) / 27) ** 2 + ((z - 1) / np.where(z > 1, 18.5, 26)) ** 2
-    )  # 1 at the top of the callosum
+    # 1 at the top of the callosum
+    arch = np.sqrt(((y - 2) / 27) ** 2 + ((z - 1) / np.where(z > 1, 18.5, 26)) ** 2)
 
     folds = smooth_noise(rng, x.shape, 9.5 * scale / millimetres)
     sulci = depth < (1 + 9 * growth) * (0.6 if spina_bifida else 1) * (1 - np.abs(folds) / 0.5)
@@ -156,9 +151,8 @@ def _draw(
     cistern = (side < 9) & (z < -9)
     cerebrum = (depth > 0) & ~sulci & ~opercula & ~fissure & ~cistern
 
-    ribbon = max(
-        2 + 0.4 * growth, 2.2 * millimetres
-    )  # a cortex thinner than a voxel could not be drawn
+    # a cortex thinner than a voxel could not be drawn
+    ribbon = max(2 + 0.4 * growth, 2.2 * millimetres)
     labels = np.zeros(x.shape, np.uint8)
     labels[cerebrum] = WM
     # Where the hemispheres join each other and the stem there is no cortex.
@@ -224,9 +218,8 @@ def _acquire(
     texture = 1 + 0.015 * smooth_noise(rng, labels.shape, 6 / millimetres)
     fine = means.astype(np.float32)[labels] * texture
     outside = depth_inside(~brain, millimetres)
-    fine += (
-        (~brain) * 700 * np.exp(-outside / 2.5) * texture
-    )  # what is left of the skull after masking
+    # what is left of the skull after masking
+    fine += (~brain) * 700 * np.exp(-outside / 2.5) * texture
     coarse = average_blocks(gaussian_filter(fine, 0.8), FINE)
     bias = np.exp(0.06 * smooth_noise(rng, coarse.shape, max(coarse.shape) / 2))
     noise = gaussian_filter(rng.normal(0, 1, coarse.shape).astype(np.float32), 0.5) * (
