@@ -250,8 +250,6 @@ def _declarations(args: argparse.Namespace, data: LabelledDataset) -> Declaratio
         return declared_complete(data, args.add)
     if args.annotated:
         table = read_annotated(args.annotated, data.labels)
-        if args.mask and any(table.wrong.values()):
-            raise LabelSetError(f"{table.path}: --mask does not go with labels that are wrong")
         if table.ignored:
             print(f"note: {table.path}: ignored columns: {', '.join(table.ignored)}")
         return declared_by_table(data, table, args.add)

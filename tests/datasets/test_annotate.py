@@ -479,6 +479,28 @@ def test_a_mask_and_one_missing_label_keep_background_possible(folder, masks, ca
     assert contract_of(folder).protocol("b_1").sets[0] == {0}
 
 
+def test_later_declarations_do_not_trust_a_wrong_label(folder, masks, tmp_path, capsys):
+    table = tmp_path / "table.csv"
+    rows = "".join(f"{case},all,\n" for case in VALUES if case != "b_1")
+    table.write_text(f"case,annotated,wrong\nb_1,tumour,liver\n{rows}")
+    assert annotate("--annotated", table) == 0
+    assert contract_of(folder).protocol("b_1").sets[1] == {0, 1, 2}
+    again = ["--add", "--missing", "spleen", "--in", "b_1", "--mask", masks]
+    assert "b_1" in error(capsys, *again)
+    assert annotate("--add", "--scribbles", "--in", "b_1") == 0
+    assert contract_of(folder).protocol("b_1").sets[1] == {0, 1, 2, 3}
+
+
+def test_a_mask_and_scribbles_in_one_case_are_refused(folder, masks, tmp_path, capsys):
+    """The mask would have been ignored without a word."""
+    before = files_below(tmp_path)
+    words = ["--missing", "spleen", "--in", "b_1", "--scribbles", "--in", "b_1", "--mask", masks]
+    message = error(capsys, *words)
+    assert "--scribbles" in message
+    assert "b_1" in message
+    assert files_below(tmp_path) == before
+
+
 def test_undo_after_the_masked_data_set_was_preprocessed(folder, masks, tmp_path, capsys):
     """nnU-Net's copy belongs to what nnU-Net has preprocessed: it stays until that is renewed."""
     copy = tmp_path / "preprocessed" / folder.name / "dataset.json"

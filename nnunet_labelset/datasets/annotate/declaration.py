@@ -56,9 +56,9 @@ class Declaration:
     """What was drawn in a case.
 
     `missing` labels were not drawn, `wrong` ones were drawn, but are not to be trusted, `merged`
-    ones were drawn as one. `scribbles`: what was not
-    drawn is unknown. `masked`: what is unlabelled inside the mask of the case is `ignore`. `slices`
-    (first and last, from 0) and `limited`: nothing is known outside of them, or of a field of view.
+    ones were drawn as one. `scribbles`: what was not drawn is unknown. `masked`: what is unlabelled
+    inside the mask of the case is `ignore`. `slices` (first and last, from 0) and `limited`:
+    nothing is known outside of them, or of a field of view.
     `reason` is the option or the line of a table that says so.
     """
 
@@ -88,8 +88,8 @@ class Declaration:
             sets[-1] = hidden
         else:
             sets[0] |= self.missing | self.wrong
-            for leaf in self.wrong:
-                sets[leaf] = sets[0]
+        for leaf in self.wrong:
+            sets[leaf] = sets[0]
         for group in self.merged:
             for leaf in group:
                 sets[leaf] |= group

@@ -58,11 +58,20 @@ def _masks(
     """Return the masks of the cases that lack a label."""
     lacking = [case for case, declaration in declarations.items() if declaration.missing]
     masks = _mask_files(data, folder, lacking, "--mask", "lacks a label")
-    ignored = [case for case in masks if data.labels.num_leaves in values[case]]
-    if ignored:
-        raise LabelSetError(
-            f"--mask: {some(ignored)}: has 'ignore' voxels, which mean something else already"
-        )
+    obstacles = {
+        "has 'ignore' voxels, which mean something else already": [
+            case for case in masks if data.labels.num_leaves in values[case]
+        ],
+        "by --scribbles an unlabelled voxel may be anything, by --mask a missing label only: "
+        "choose one, or take the mask out of the folder": [
+            case for case in masks if declarations[case].scribbles
+        ],
+        "has labels that are wrong, and its unlabelled voxels may be one of them: declare it in "
+        "a call without --mask": [case for case in masks if declarations[case].wrong],
+    }
+    for text, cases in obstacles.items():
+        if cases:
+            raise LabelSetError(f"--mask: {some(cases)}: {text}")
     return masks
 
 
