@@ -15,7 +15,6 @@ import scipy  # loads submodules on first use: most cases need none
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.label_values import count_said, remap
 from nnunet_labelset.dataset_conversion.meaning import (
     BACKGROUND,
     UNLABELLED,
@@ -25,6 +24,7 @@ from nnunet_labelset.dataset_conversion.meaning import (
     interpret,
 )
 from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.raters import count_said
 from nnunet_labelset.dataset_conversion.reading import CaseReader, counted
 from nnunet_labelset.datasets.normalisation import measure_air
 from nnunet_labelset.io.files import link_file, new_file, reason
@@ -122,7 +122,7 @@ class _Conversion(CaseReader):
         job, result = self.job, self.result
         path = self.first_label_file
         counts = count_values(labels)
-        said = count_said(counts, self.disputed)
+        said = count_said(counts, self.disputed) if self.disputed else counts
         meaning = interpret(replace(job.protocol, disputed=self.disputed), {*counts, *said})
         self.check_values(said, meaning, path)
         if mask is not None and mask.shape != labels.shape:
@@ -247,6 +247,23 @@ class _Conversion(CaseReader):
             else:
                 with new_file(target, flush=False) as temporary:
                     shutil.copyfile(path, temporary)
+
+
+def remap(labels: np.ndarray, table: Mapping[int, int], highest: int) -> np.ndarray:
+    """Return `table[value]` for every voxel; every value that occurs must be in `table`.
+
+    The result has the smallest unsigned type that holds `highest`.
+    """
+    dtype = np.min_scalar_type(highest)
+    changed = {value: target for value, target in table.items() if value != target}
+    if len(changed) <= 3:  # faster than a table, as most files hold the target values already
+        result = labels.astype(dtype)
+        for value, target in changed.items():
+            np.copyto(result, dtype.type(target), where=labels == value)
+        return result
+    lookup = np.zeros(max(table) + 1, dtype)
+    lookup[list(table)] = list(table.values())
+    return lookup.take(labels, mode="clip")  # the mode that needs no second look at the values
 
 
 def _written_counts(counts: Mapping[int, int], table: Mapping[int, int]) -> dict[int, int]:

@@ -15,8 +15,7 @@ from typing import Any
 from nnunet_labelset.contract import BLOCK, Contract, LabelSet, Protocol
 from nnunet_labelset.contract.annotated_table import contract_with_list, refuse_unknown
 from nnunet_labelset.contract.completed import COMPLETED
-from nnunet_labelset.dataset_conversion.case_names import CaseNames
-from nnunet_labelset.dataset_conversion.job import CaseJob, common_ending
+from nnunet_labelset.dataset_conversion.job import CaseJob, CaseNames, common_ending
 from nnunet_labelset.dataset_conversion.meaning import SourceProtocol
 from nnunet_labelset.dataset_conversion.merge_channels import channel_order
 from nnunet_labelset.dataset_conversion.plan import Options, Plan

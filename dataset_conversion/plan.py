@@ -8,13 +8,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from nnunet_labelset.contract import Contract, LabelSet
-from nnunet_labelset.dataset_conversion.case_names import (
+from nnunet_labelset.dataset_conversion.job import (
     RENAME,
+    CaseJob,
     CaseNames,
     Renamed,
     UnsafeNameError,
+    common_ending,
 )
-from nnunet_labelset.dataset_conversion.job import CaseJob, common_ending
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.regrid import UNKNOWN, Outside

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
-from nnunet_labelset.dataset_conversion.label_values import FIRST_DISPUTED, combine_raters
 from nnunet_labelset.dataset_conversion.notes import OVERLAP, Note
+from nnunet_labelset.dataset_conversion.raters import FIRST_DISPUTED, combine_raters
 from nnunet_labelset.dataset_conversion.regrid import (
     UNKNOWN,
     Moved,

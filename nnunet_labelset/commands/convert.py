@@ -10,8 +10,7 @@ from pathlib import Path
 
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.addition import ConvertedDataset, new_cases, read_converted
-from nnunet_labelset.dataset_conversion.closing import closing_words
-from nnunet_labelset.dataset_conversion.dataset import failure_text, write_dataset
+from nnunet_labelset.dataset_conversion.dataset import closing_words, failure_text, write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, Plan, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import AnnotatedList, read_annotated_list
 from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources

@@ -7,8 +7,7 @@ from __future__ import annotations
 import argparse
 
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
-from nnunet_labelset.dataset_conversion.closing import closing_words
-from nnunet_labelset.dataset_conversion.dataset import write_dataset
+from nnunet_labelset.dataset_conversion.dataset import closing_words, write_dataset
 from nnunet_labelset.dataset_conversion.merge import merge_jobs, read_datasets
 from nnunet_labelset.dataset_conversion.merge_names import (
     common_channels,

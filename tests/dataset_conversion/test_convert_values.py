@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import distance_transform_edt
 
-from nnunet_labelset.dataset_conversion.case import dilate
-from nnunet_labelset.dataset_conversion.label_values import remap
+from nnunet_labelset.dataset_conversion.case import dilate, remap
 from nnunet_labelset.dataset_conversion.meaning import (
     BACKGROUND,
     Interpretation,

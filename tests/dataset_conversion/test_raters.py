@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.dataset_conversion.label_values import combine_raters
+from nnunet_labelset.dataset_conversion.raters import combine_raters
 from nnunet_labelset.io.files import read_json
 from tests.helpers.conversion import (
     SHAPE,

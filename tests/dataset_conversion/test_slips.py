@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nnunet_labelset.cli import main
-from nnunet_labelset.dataset_conversion.case_names import safe_name
+from nnunet_labelset.dataset_conversion.job import safe_name
 from nnunet_labelset.datasets import normalisation
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_json

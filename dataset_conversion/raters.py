@@ -1,4 +1,4 @@
-"""The values of label maps as arrays: those of several raters combined, old ones made new ones."""
+"""Label maps of several raters: what they agree on, and who said what elsewhere."""
 
 from __future__ import annotations
 
@@ -35,20 +35,3 @@ def count_said(counts: Mapping[int, int], disputed: Mapping[int, Sequence[int]])
         for rater_value in disputed.get(value, (value,)):
             said[rater_value] = said.get(rater_value, 0) + count
     return said
-
-
-def remap(labels: np.ndarray, table: Mapping[int, int], highest: int) -> np.ndarray:
-    """Return `table[value]` for every voxel; every value that occurs must be in `table`.
-
-    The result has the smallest unsigned type that holds `highest`.
-    """
-    dtype = np.min_scalar_type(highest)
-    changed = {value: target for value, target in table.items() if value != target}
-    if len(changed) <= 3:  # faster than a table, as most files hold the target values already
-        result = labels.astype(dtype)
-        for value, target in changed.items():
-            np.copyto(result, dtype.type(target), where=labels == value)
-        return result
-    lookup = np.zeros(max(table) + 1, dtype)
-    lookup[list(table)] = list(table.values())
-    return lookup.take(labels, mode="clip")  # the mode that needs no second look at the values
