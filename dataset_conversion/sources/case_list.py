@@ -10,7 +10,9 @@ from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.contract.annotated_table import (
     LabelColumns,
     case_column,
+    ignored_note,
     listed_leaves,
+    names_columns,
     require_all_labels,
     without_ending,
 )
@@ -39,10 +41,10 @@ class CaseRow:
 
 @dataclass(frozen=True)
 class AnnotatedList:
-    """The rows of a table of `convert --annotated`, and its columns that say nothing to us."""
+    """The rows of a table of `convert --annotated`; `notes` say what was ignored or understood."""
 
     rows: Mapping[tuple[str, str], CaseRow]
-    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
@@ -51,7 +53,7 @@ def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
     As in the table of `annotate`, the labels of a case are listed in a column `annotated`, or have
     a column each, with yes or no.
     """
-    table = read_table(path)
+    table = read_table(path, names_columns(leaves))
     names = [name for name in table[0] if name]
     ticks = LabelColumns(table, leaves)
     case = case_column(names, path)
@@ -64,7 +66,8 @@ def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
         require_all_labels(ticks, names, path)
     for line in table:
         line["case"] = without_ending(line[case])
-    return AnnotatedList(_rows(table, COLUMNS, leaves, ticks), ignored)
+    notes = (*ignored_note(ignored), *ticks.notes)
+    return AnnotatedList(_rows(table, COLUMNS, leaves, ticks), notes)
 
 
 def read_case_list(

@@ -9,7 +9,7 @@ from pathlib import Path
 from nnunet_labelset.audit.build import suggestion_page
 from nnunet_labelset.commands.options import add_dataset, add_names, add_processes
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.contract.annotated_table import read_annotated
+from nnunet_labelset.contract.annotated_table import read_annotated, with_names_of_cases
 from nnunet_labelset.datasets.annotate.declaration import (
     Declarations,
     Kind,
@@ -249,9 +249,8 @@ def _declarations(args: argparse.Namespace, data: LabelledDataset) -> Declaratio
     if args.fully_annotated:
         return declared_complete(data, args.add)
     if args.annotated:
-        table = read_annotated(args.annotated, data.labels)
-        if table.ignored:
-            print(f"note: {table.path}: ignored columns: {', '.join(table.ignored)}")
+        table = with_names_of_cases(read_annotated(args.annotated, data.labels), data.names)
+        _print_lines(f"note: {table.path}: ", table.notes)
         return declared_by_table(data, table, args.add)
     requests = [
         Request(kind, names, tuple(patterns))

@@ -127,8 +127,8 @@ def run(args: argparse.Namespace) -> None:
     listed = AnnotatedList({})
     if args.annotated:
         listed = read_annotated_list(args.annotated, manifest.leaves)
-    if listed.ignored:
-        print(f"note: {args.annotated}: ignored columns: {', '.join(listed.ignored)}")
+    for note in listed.notes:
+        print(f"note: {args.annotated}: {note}")
     options = read_options(args, manifest)
     target = Target(folder, args.overwrite, args.add)
     before = read_present(target)

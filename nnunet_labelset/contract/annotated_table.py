@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ ALL = "all"
 ANNOTATED = "annotated"
 WRONG = "wrong"  # a column: labels that were drawn, but are not to be trusted
 PROTOCOL = "protocol"
+CHANNEL = re.compile(r"_\d{4}$")  # at the end of the name of an image
 HINT = "hint"  # a column for people, which `annotate --suggest` writes
 CASE_COLUMNS = (
     *("case", "case_id", "patient", "patient_id", "subject", "subject_id", "participant_id"),
@@ -26,27 +27,36 @@ OTHER_CASE_COLUMNS = (
     *("case_no", "case_number", "patient_no", "patient_number", "subject_no"),
     *("fall", "fall_nr", "fall_id", "fallnummer", "proband", "probanden_nr", "patienten_nr"),
     *("patienten_id", "patientennummer", "cas", "sujet", "caso", "paciente", "paziente"),
+    *("image", "image_id", "file", "file_name", "filename", "scan", "scan_id", "study_id"),
+    *("datei", "dateiname", "bild", "fichier", "archivo"),
 )
 RESERVED = frozenset({*CASE_COLUMNS, *OTHER_CASE_COLUMNS, ANNOTATED, WRONG, PROTOCOL, HINT})
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".seg.nrrd", ".nrrd", ".mha", ".png", ".tif", ".tiff", ".bmp")
 CROSSES = frozenset({"x", "✓", "✔", "☑"})
 YES = CROSSES | {"1", "yes", "y", "true", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì"}
+YES |= {"1.0", "1,0", "100%", "+"}
 NO = frozenset({"0", "no", "n", "false", "nein", "falsch", "non", "faux", "falso"})
+NO |= {"0.0", "0,0", "0%"}
+# Not annotated teaches nothing, so it is the safe reading of an answer that nobody has.
+NOT_KNOWN = frozenset(
+    {"-", "\N{EN DASH}", "\N{EM DASH}", "?", "??", "n/a", "na", "n.a.", "nan", "unknown", "unclear"}
+)
+NOT_KNOWN |= {"unsure", "unbekannt", "unklar", "k.a."}
 
 
 @dataclass(frozen=True)
 class AnnotatedTable:
     """The foreground labels that are annotated in each case, and the line that says so.
 
-    `wrong` are labels whose drawing is not to be trusted, `ignored` are columns that say nothing
-    about labels.
+    `wrong` are labels whose drawing is not to be trusted, `notes` say what was understood that the
+    table does not state.
     """
 
     path: str | Path
     annotated: Mapping[str, LabelSet]
     lines: Mapping[str, str]
     wrong: Mapping[str, LabelSet] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class LabelColumns:
@@ -57,27 +67,39 @@ class LabelColumns:
         by_label = {label: find_column(rows[0], [label]) for label in leaf_names[1:]}
         self.columns = {label: column for label, column in by_label.items() if column is not None}
         self.missing = [label for label in by_label if label not in self.columns]
-        words = {row[column].lower() for row in rows for column in self.columns.values()}
-        has_crosses_only = bool(words & CROSSES) and words <= CROSSES | {""}
-        self.no_words = NO | {""} if has_crosses_only else NO
+        words = {_word(row[column]) for row in rows for column in self.columns.values()}
+        has_crosses_only = bool(words & CROSSES) and words <= CROSSES | NOT_KNOWN | {""}
+        self.no_words = NO | NOT_KNOWN | ({""} if has_crosses_only else set())
+        self.not_known = sorted(words & NOT_KNOWN)
 
     def annotated(self, row: TableRow) -> LabelSet:
         """Return the labels with a yes; an empty cell means no where the others are crosses."""
         ticked = set()
         for label, column in self.columns.items():
-            word = row[column].lower()
+            word = _word(row[column])
             if word in YES:
                 ticked.add(self.leaf_names.index(label))
             elif word not in self.no_words:
                 raise LabelSetError(
                     f"{row.where}: column '{column}': expected yes or no (1 or 0), but got "
-                    f"'{row[column]}': write no if unsure, it teaches nothing wrong"
+                    f"'{row[column]}': write no if unsure, it teaches nothing wrong; delete lines "
+                    f"that are not about a case"
                 )
         return frozenset(ticked)
+
+    @property
+    def notes(self) -> list[str]:
+        if not self.not_known:
+            return []
+        return [f"read as no (not annotated): {', '.join(map(repr, self.not_known))}"]
 
     def says_nothing(self, row: TableRow) -> bool:
         """Tell whether all cells are empty, and an empty one does not mean no."""
         return "" not in self.no_words and not any(row[name] for name in self.columns.values())
+
+
+def _word(cell: str) -> str:
+    return cell.lower().replace(" ", "")
 
 
 @dataclass(frozen=True)
@@ -95,7 +117,7 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
 
     The table has a column `protocol` that names one, or is as in `read_annotated`.
     """
-    rows = read_table(table)
+    rows = read_table(table, names_columns(Contract.of_labels(dataset_json).leaf_names))
     protocol_column = find_column(rows[0], [PROTOCOL])
     if protocol_column is None:
         return _contract_of_labels(dataset_json, table)
@@ -146,7 +168,7 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
     with yes or no in English, German, French, Italian or Spanish, 1 or 0, or crosses and empty
     cells. Capitals do not matter. A column `wrong` lists labels that were drawn wrongly.
     """
-    rows = read_table(table)
+    rows = read_table(table, names_columns(labels.leaf_names))
     ticks = LabelColumns(rows, labels.leaf_names)
     columns = _find_columns(rows[0], ticks, table)
     by_case = _rows_by_case(rows, columns.case)
@@ -169,8 +191,25 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
         annotated=annotated,
         lines={case: row.where for case, row in by_case.items()},
         wrong=wrong,
-        ignored=columns.ignored,
+        notes=(*ignored_note(columns.ignored), *ticks.notes),
     )
+
+
+def ignored_note(columns: Sequence[str]) -> list[str]:
+    return [f"ignored columns: {', '.join(columns)}"] if columns else []
+
+
+def names_columns(leaf_names: Sequence[str]) -> Callable[[list[str]], bool]:
+    """Return a test for the line of a table that names the columns: one for the case, and one that
+    is about labels.
+    """
+
+    def is_header(cells: list[str]) -> bool:
+        has_case = find_column(cells, (*CASE_COLUMNS, *OTHER_CASE_COLUMNS)) is not None
+        about = (ANNOTATED, PROTOCOL, *leaf_names[1:])
+        return has_case and find_column(cells, about) is not None
+
+    return is_header
 
 
 def _find_columns(names: Iterable[str], ticks: LabelColumns, table: str | Path) -> _Columns:
@@ -244,9 +283,45 @@ def _rows_by_case(rows: Sequence[TableRow], column: str) -> dict[str, TableRow]:
 
 
 def without_ending(case: str) -> str:
-    """Return the name of a case for which a table gives a file, such as `p1.nii.gz`."""
+    """Return the name of a case for which a table gives a file, such as `labelsTr/p1.nii.gz`."""
     ending = next((text for text in IMAGE_ENDINGS if case.lower().endswith(text)), "")
-    return case[: len(case) - len(ending)]
+    if not ending:
+        return case
+    return re.split(r"[/\\]", case[: len(case) - len(ending)])[-1]
+
+
+def with_names_of_cases(table: AnnotatedTable, cases: Collection[str]) -> AnnotatedTable:
+    """Return the table with the cases as the data set calls them.
+
+    What a spreadsheet or a list of files changes in a name is undone where one case only can be
+    meant: capitals, zeros in front (`7` for `007`), and the channel at the end (`p1_0000`).
+    """
+    renamed = {}
+    taken = set(table.annotated) & set(cases)
+    by_plain_name: dict[str, list[str]] = {}
+    for case in cases:
+        by_plain_name.setdefault(_plain_case(case), []).append(case)
+    for name in table.annotated:
+        alike = by_plain_name.get(_plain_case(name)) or by_plain_name.get(
+            _plain_case(CHANNEL.sub("", name)), []
+        )
+        if name not in taken and len(alike) == 1 and alike[0] not in taken:
+            renamed[name] = alike[0]
+            taken.add(alike[0])
+    if not renamed:
+        return table
+    shown = some((f"'{name}' is '{case}'" for name, case in renamed.items()), 3)
+    return replace(
+        table,
+        annotated={renamed.get(name, name): each for name, each in table.annotated.items()},
+        lines={renamed.get(name, name): each for name, each in table.lines.items()},
+        wrong={renamed.get(name, name): each for name, each in table.wrong.items()},
+        notes=(*table.notes, f"names of cases: {shown}"),
+    )
+
+
+def _plain_case(name: str) -> str:
+    return (name.lstrip("0") or "0" if name.isdigit() else name).casefold()
 
 
 def _wrong_labels(row: TableRow, columns: _Columns, labels: Contract) -> LabelSet:
@@ -268,14 +343,19 @@ def refuse_unknown(
 
 
 def listed_leaves(text: str, leaf_names: Sequence[str], where: str) -> LabelSet:
-    """Return the labels of a list: `all`, or names between `;` or, where no label has one in its
-    name, between commas.
+    """Return the labels of a list: `all`, or names between `;` or, where no label has them in its
+    name, between `,`, `|`, `+` or `/`. Capitals do not matter.
     """
-    separator = ";" if any("," in leaf for leaf in leaf_names) else "[;,]"
-    names = {name.strip() for name in re.split(separator, text)} - {""}
+    in_names = set("".join(leaf_names))
+    separators = ";" + "".join(each for each in ",|+/" if each not in in_names)
     known = [*leaf_names, ALL]
-    for name in sorted(names - set(known)):
-        raise LabelSetError(f"{where}: unknown label '{name}'{did_you_mean(name, known)}")
+    names = set()
+    for name in filter(None, map(str.strip, re.split(f"[{re.escape(separators)}]", text))):
+        label = find_column(known, [name])
+        if label is None:
+            hint = did_you_mean(name, known)
+            raise LabelSetError(f"{where}: unknown label '{name}'{hint}; separate labels by ';'")
+        names.add(label)
     return frozenset(
         number for number, leaf in enumerate(leaf_names) if ALL in names or leaf in names
     )

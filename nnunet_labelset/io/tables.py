@@ -9,7 +9,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ DELIMITERS = "\t;,"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 SEPARATOR_LINE = re.compile(r"\s*\"?sep=([;,\t])\"?\s*?(?:\r\n|\r|\n)")
 QUOTED = re.compile(r'"[^"]*"')
+WORKBOOKS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")  # .xlsx, .ods and .xls
+MOST_LINES_ABOVE = 20  # titles and dates that a spreadsheet has above the column names
+
+Test = Callable[[list[str]], bool]  # of the cells of a line
 
 
 class TableRow(dict[str, str]):
@@ -29,14 +33,15 @@ class TableRow(dict[str, str]):
     where: str = ""
 
 
-def read_table(path: str | Path) -> list[TableRow]:
+def read_table(path: str | Path, names_columns: Test = any) -> list[TableRow]:
     """Return the rows of a table whose first line names the columns; cells are stripped.
 
-    Comma, semicolon and tab are recognised by that line, or by the line `sep=;` that Excel puts
-    before it, UTF-8 and UTF-16 by the first bytes. Empty lines are left out, and so are empty cells
-    after the last column.
+    `names_columns` recognises that line if others are above it, such as a title. Comma, semicolon
+    and tab are recognised by that line, or by the line `sep=;` that Excel puts before it, UTF-8 and
+    UTF-16 by the first bytes. Empty lines are left out, and so are empty cells after the last
+    column.
     """
-    lines, delimiter = _lines(path)
+    lines, delimiter = _lines(path, names_columns)
     if len(lines) < 2:
         raise LabelSetError(
             f"{path}: the table is empty: expected a line of column names and one line per case"
@@ -53,12 +58,14 @@ def read_table(path: str | Path) -> list[TableRow]:
     return rows
 
 
-def _lines(path: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
-    """Return the lines that are not empty, as number and cells, and the delimiter."""
+def _lines(path: str | Path, names_columns: Test) -> tuple[list[tuple[int, list[str]]], str]:
+    """Return the lines from the column names on that are not empty, as number and cells, and the
+    delimiter.
+    """
     text = _text(path)
     stated = SEPARATOR_LINE.match(text)
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    delimiter = stated[1] if stated else max(DELIMITERS, key=QUOTED.sub("", first).count)
+    header = _first_line(text, stated[1] if stated else None, names_columns)
+    delimiter = stated[1] if stated else _delimiter(header)
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=delimiter != "\t"
     )
@@ -68,8 +75,23 @@ def _lines(path: str | Path) -> tuple[list[tuple[int, list[str]]], str]:
         raise LabelSetError(
             f"{path}, line {reader.line_num}: not readable as a table: {error}"
         ) from None
-    lines = lines[1:] if stated else lines
-    return [(number, cells) for number, cells in lines if any(cells)], delimiter
+    lines = [(number, cells) for number, cells in lines[1 if stated else 0 :] if any(cells)]
+    headers = (row for row, (_, cells) in enumerate(lines) if names_columns(cells))
+    return lines[next(headers, 0) :], delimiter
+
+
+def _first_line(text: str, delimiter: str | None, names_columns: Test) -> str:
+    """Return the line that names the columns: the first one, if none is recognised."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in lines[:MOST_LINES_ABOVE]:
+        cells = line.split(delimiter or _delimiter(line))
+        if names_columns([_cell(cell.strip(' "')) for cell in cells]):
+            return line
+    return next(iter(lines), "")
+
+
+def _delimiter(line: str) -> str:
+    return max(DELIMITERS, key=QUOTED.sub("", line).count)
 
 
 def _check_length(cells: list[str], columns: list[str], where: str, delimiter: str) -> None:
@@ -118,6 +140,8 @@ def _cell(text: str) -> str:
 def _text(path: str | Path) -> str:
     """Return the text of a table; what is not Unicode is what Excel calls plain CSV."""
     content = read_bytes(path)
+    if content.startswith(WORKBOOKS):
+        raise LabelSetError(f"{path}: a spreadsheet, not a CSV file: save it as 'CSV UTF-8'")
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
         text = content.decode("utf-16" if wide else "utf-8-sig")
@@ -149,7 +173,7 @@ def column_of_cases(path: str | Path, column: str, cases: Iterable[str]) -> dict
     several such lines the one with the longest name counts; if two are equally long, nobody knows
     which one is meant, and that is an error.
     """
-    rows = read_table(path)
+    rows = read_table(path, lambda names: column in names)
     names = list(rows[0])
     if column not in names:
         raise LabelSetError(f"{path}: no column '{column}'{did_you_mean(column, names)}")

@@ -13,12 +13,14 @@ import pytest
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract.annotated_table import AnnotatedTable, with_names_of_cases
 from nnunet_labelset.datasets.annotate import history
 from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.volume import read_voxels
 from tests.helpers.conversion import slabs, write_nnunet
 from tests.helpers.conversion import write_volume as write_mask
+from tests.helpers.errors import check_facts
 from tests.helpers.small_dataset import label_map, write_volume
 
 LABELS = {"background": 0, "liver": 1, "spleen": 2, "tumour": 3}
@@ -293,21 +295,22 @@ def test_suggestion_is_a_table_to_correct(folder, tmp_path, capsys):
 
 
 BAD_TABLES = {
-    "2 training case(s) not listed: b_1, b_2": "case,annotated\na_1,all\na_2,all\na_3,all\n",
-    "no case 'a_9' with a label map": BY_ROW + "a_9,all\n",
-    "unknown label 'splen'; did you mean 'spleen'?": "case,annotated\na_1,splen\n",
-    "line 2: column 'liver': expected yes or no (1 or 0), but got '?'": "case,liver,spleen,tumour\na_1,?,1,1\n",
-    "no column for liver (rename 'livr' to 'liver'": "case,livr,spleen,tumour\na_1,1,1,1\n",
-    "no column for tumour": "case,liver,spleen\na_1,1,1\n",
-    "found the columns scan, liver, spleen": "scan,liver,spleen,tumour\na_1,1,1,1\n",
-    "line 3: listed more than once: a_1": "case,annotated\na_1,all\na_1,all\n",
+    ("2 training", "b_1, b_2"): "case,annotated\na_1,all\na_2,all\na_3,all\n",
+    ("'a_9'",): BY_ROW + "a_9,all\n",
+    ("'splen'", "'spleen'"): "case,annotated\na_1,splen\n",
+    ("line 2", "'liver'", "'maybe'"): "case,liver,spleen,tumour\na_1,maybe,1,1\n",
+    ("line 3", "'12'"): "case,liver,spleen,tumour\na_1,1,1,1\nTotal,12,7,3\n",
+    ("liver", "'livr'"): "case,livr,spleen,tumour\na_1,1,1,1\n",
+    ("tumour", "case, liver, spleen"): "case,liver,spleen\na_1,1,1\n",
+    ("columns where, liver, spleen",): "where,liver,spleen,tumour\na_1,1,1,1\n",
+    ("line 3", "a_1"): "case,annotated\na_1,all\na_1,all\n",
 }
 
 
-@pytest.mark.parametrize("message", BAD_TABLES)
-def test_bad_tables(folder, tmp_path, capsys, message):
-    (tmp_path / "cases.csv").write_text(BAD_TABLES[message])
-    assert message in error(capsys, "--annotated", tmp_path / "cases.csv")
+@pytest.mark.parametrize("facts", BAD_TABLES)
+def test_bad_tables(folder, tmp_path, capsys, facts):
+    (tmp_path / "cases.csv").write_text(BAD_TABLES[facts])
+    check_facts(error(capsys, "--annotated", tmp_path / "cases.csv"), *facts)
     assert "label_sets" not in read_json(folder / "dataset.json")
 
 
@@ -818,6 +821,16 @@ TABLES = {
     "b_1;x;;x;\nb_2;x;;x;not drawn\n",
     "files": "case,annotated\na_1.nii.gz,all\na_2.nii.gz,all\na_3.nii.gz,all\n"
     "b_1.nii.gz,liver;tumour\nb_2.nii.gz,liver;tumour\n",
+    "lines above": "Organs, as of March\nexported; 12.3.;;\n;;;\n;Organs;;\n"
+    "Case;liver;spleen;tumour\na_1;1;1;1\na_2;1;1;1\na_3;1;1;1\nb_1;1;0;1\nb_2;1;0;1\n;;;\n",
+    "numbers": "case\tliver\tspleen\ttumour\na_1\t1.0\t100%\t1,0\na_2\t100 %\t1\t1\n"
+    "a_3\t1\t1\t1\nb_1\t1\t0.0\t1\nb_2\t1\t0%\t1\n",
+    "image files": "Image,liver,spleen,tumour\nimagesTr/a_1_0000.nii.gz,+,+,+\n"
+    "A_2.nii.gz,+,+,+\nC:\\my scans\\a_3.nii.gz,+,+,+\nb_1_0000.nii.gz,+,-,+\nB_2,+,-,+\n",
+    "crosses and dashes": "case,liver,spleen,tumour\na_1,x,x,x\na_2,x,x,x\na_3,x,x,x\n"
+    "b_1,x,?,x\nb_2,x,n/a,x\n",
+    "lists": "Case,Annotated\na_1,ALL\na_2,All\na_3,Liver + Spleen + Tumour\nb_1,LIVER/Tumour\n"
+    "b_2,Tumour | liver\n",
 }
 
 
@@ -834,6 +847,28 @@ def test_tables_as_people_have_them(folder, tmp_path, capsys, kind):
     notes = [line for line in capsys.readouterr().out.splitlines() if "ignored" in line]
     assert len(notes) == (kind in ignored)
     assert all(notes[0].endswith(ignored[kind]) for _ in notes)
+
+
+def test_what_a_table_does_not_state_is_told(folder, tmp_path, capsys):
+    (tmp_path / "cases.csv").write_text(TABLES["image files"])
+    assert annotate("--annotated", tmp_path / "cases.csv") == 0
+    check_facts(capsys.readouterr().out, "'a_1_0000' is 'a_1'", "'A_2' is 'a_2'", "'-'")
+
+
+@pytest.mark.parametrize(
+    ("cases", "name"),
+    [(["007", "a"], "007"), (["007", "07"], "7"), (["7", "007"], "7"), (["a"], "7")],
+)
+def test_zeros_that_a_spreadsheet_drops(cases, name):
+    """`7` is `007`, but not where it may be another case."""
+    table = AnnotatedTable("t.csv", {"7": frozenset({1})}, {"7": "t.csv, line 2"})
+    assert list(with_names_of_cases(table, cases).annotated) == [name]
+
+
+def test_a_workbook_is_not_a_table(folder, tmp_path, capsys):
+    (tmp_path / "cases.xlsx").write_bytes(b"PK\x03\x04 and more")
+    message = error(capsys, "--annotated", tmp_path / "cases.xlsx")
+    check_facts(message, "cases.xlsx", "CSV")
 
 
 def test_empty_cells_beside_yes_and_no_are_not_guessed(folder, tmp_path, capsys):
