@@ -25,16 +25,17 @@ from nnunet_labelset.dataset_conversion.sources.cases import (
     cases_in_folder,
     listed_cases,
 )
-from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
-from nnunet_labelset.dataset_conversion.sources.named_structures import dicom_cases, with_segments
-from nnunet_labelset.dataset_conversion.sources.names import Matching
-from nnunet_labelset.dataset_conversion.sources.patterns import (
+from nnunet_labelset.dataset_conversion.sources.manifest import (
     ALL_CHANNELS,
     LABEL,
     MASK,
     Kind,
+    Manifest,
     Role,
+    Source,
 )
+from nnunet_labelset.dataset_conversion.sources.named_structures import dicom_cases, with_segments
+from nnunet_labelset.dataset_conversion.sources.names import Matching
 from nnunet_labelset.datasets.normalisation import may_use_mask
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.flat import is_flat

@@ -14,9 +14,8 @@ import pydicom
 from pydicom.dataset import Dataset
 
 from nnunet_labelset.dataset_conversion.dicom.slices import Slice, read_slices
-from nnunet_labelset.dataset_conversion.sources.patterns import list_files
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import reason
+from nnunet_labelset.io.files import list_files, reason
 from nnunet_labelset.io.progress import progress
 
 IMAGE_MODALITIES = ("CT", "MR", "PT")

@@ -16,7 +16,7 @@ from nnunet_labelset.contract.annotated_table import (
     require_all_labels,
     without_ending,
 )
-from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
+from nnunet_labelset.dataset_conversion.sources.manifest import LABEL, MASK, Kind, Role
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.tables import TableRow, read_table
 from nnunet_labelset.io.text import some

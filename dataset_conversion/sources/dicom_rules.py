@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from nnunet_labelset.dataset_conversion.sources.toml_values import get_choice, get_rule, get_text
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.io.toml import get_choice, get_rule, get_text
 
 SEVERAL_ROIS = "several_rois"
 KEYS = {"series", "structure_set", "structure_sets", SEVERAL_ROIS, "irregular", "match"}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from nnunet_labelset.contract import IGNORE, Contract, LabelSet
 from nnunet_labelset.contract.annotated_table import ALL
@@ -22,8 +22,10 @@ from nnunet_labelset.dataset_conversion.regrid import (
     Resample,
 )
 from nnunet_labelset.dataset_conversion.sources import dicom_rules
-from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, Role, read_patterns
-from nnunet_labelset.dataset_conversion.sources.toml_values import (
+from nnunet_labelset.errors import LabelSetError, did_you_mean
+from nnunet_labelset.io.files import check_name
+from nnunet_labelset.io.flat import is_picture
+from nnunet_labelset.io.toml import (
     check_keys,
     get_choice,
     get_flag,
@@ -34,11 +36,10 @@ from nnunet_labelset.dataset_conversion.sources.toml_values import (
     get_texts,
     read_toml,
 )
-from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.files import check_name
 from nnunet_labelset.io.volume import HIGHEST_VALUE
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
+PLACEHOLDERS = ("case", "structure")
 PRESETS = Path(str(files("nnunet_labelset.dataset_conversion.presets")))
 SOURCE_KEYS = {
     "like", "description", "folder", "part", "case", "prefix", "image", "label", "mask", "exclude",
@@ -46,6 +47,31 @@ SOURCE_KEYS = {
     "kind", "raters", "resample", "interpolation", "outside",
     *dicom_rules.KEYS,
 }  # fmt: skip
+
+
+class Kind(Enum):
+    """What a file is in its case."""
+
+    IMAGE = "image"
+    LABEL = "label"
+    MASK = "mask"
+    RATER = "label of a rater"
+
+
+class Role(NamedTuple):
+    """What a file is in its case: the image of a channel, the label map or that of a structure, the
+    mask.
+    """
+
+    kind: Kind
+    name: str = ""  # of the channel or structure
+
+    def __str__(self) -> str:
+        return self.kind.value + (f" ({self.name})" if self.name else "")
+
+
+LABEL, MASK = Role(Kind.LABEL), Role(Kind.MASK)
+ALL_CHANNELS = Role(Kind.IMAGE)  # a picture with as many colours as there are channels
 
 
 class SourceKind(Enum):
@@ -233,6 +259,72 @@ def _read_source(
     )
 
 
+def read_patterns(
+    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dict[Role, tuple[str, ...]]:
+    """Return where the files of a source lie; a case list names images and labels instead."""
+    patterns: dict[Role, tuple[str, ...]] = {}
+    if "cases" not in entry:
+        patterns |= _read_image_patterns(entry, channels, where)
+        if "raters" in entry:
+            patterns |= _read_raters(entry, where)
+        else:
+            patterns[LABEL] = get_patterns(entry, "label", where)
+    elif "raters" in entry:
+        raise LabelSetError(f"{where}: raters: not with a case list: use patterns")
+    if "mask" in entry and entry["mask"] != "labelled":
+        patterns[MASK] = get_patterns(entry, "mask", where)
+    return patterns
+
+
+def _read_image_patterns(
+    entry: Mapping[str, Any], channels: tuple[str, ...], where: str
+) -> dict[Role, tuple[str, ...]]:
+    """Return the patterns of each channel; one for several is of pictures with colours."""
+    image = entry.get("image")
+    if not isinstance(image, dict):
+        role = ALL_CHANNELS if len(channels) > 1 else Role(Kind.IMAGE, channels[0])
+        patterns = get_patterns(entry, "image", where)
+        if role is ALL_CHANNELS and not all(map(is_picture, patterns)):
+            raise LabelSetError(
+                f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
+            )
+        return {role: patterns}
+    if set(image) != set(channels):
+        raise LabelSetError(
+            f"{where}: image: expected one pattern for each channel: {', '.join(channels)}"
+        )
+    return {Role(Kind.IMAGE, channel): get_patterns(image, channel, where) for channel in channels}
+
+
+def _read_raters(entry: Mapping[str, Any], where: str) -> dict[Role, tuple[str, ...]]:
+    if "label" in entry:
+        raise LabelSetError(f"{where}: raters: not together with 'label': remove one of them")
+    patterns = get_patterns(entry, "raters", where)
+    if len(set(patterns)) < 2 or any("{structure}" in pattern for pattern in patterns):
+        raise LabelSetError(
+            f"{where}: raters: expected different patterns of label maps, one for each rater"
+        )
+    return {
+        Role(Kind.RATER, str(number)): (pattern,)
+        for number, pattern in enumerate(dict.fromkeys(patterns), start=1)
+    }
+
+
+def get_patterns(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    patterns = get_texts(table, key, where)
+    for pattern in patterns:
+        if "{case}" not in pattern:
+            raise LabelSetError(f"{where}: {key}: pattern '{pattern}' has no {{case}}")
+        for word in re.findall(r"\{(\w+)\}", pattern):
+            if word not in PLACEHOLDERS:
+                raise LabelSetError(
+                    f"{where}: {key}: pattern '{pattern}': unknown placeholder {{{word}}}: "
+                    "expected {case} or {structure}; write * for a part that does not matter"
+                )
+    return patterns
+
+
 def _path(entry: Mapping[str, Any], key: str, where: str, manifest: Path) -> Path | None:
     if key not in entry:
         return None
@@ -373,3 +465,55 @@ def _values(key: str, where: str) -> Iterator[str]:
                 f"{where}: expected values such as '3', '37 38' or '114-121', up to 65535"
             )
         yield from map(str, range(first, last + 1))
+
+
+def choose_sources(
+    path: Path | None, training: Sequence[str], test: Sequence[str]
+) -> tuple[Manifest, list[Source]]:
+    """Return the label space, and the sources with their folders.
+
+    `training` and `test` are texts NAME=FOLDER.
+    """
+    own = load_manifest(path) if path else None
+    sources = _sources_with_files(own) if own is not None else []
+    manifest = own
+    for part, texts in ((TRAINING, training), (TEST, test)):
+        for text in texts:
+            name, folder, other = _named_source(text, own)
+            manifest = manifest or other
+            _check_label_space(name, other, manifest, path)
+            sources.append(replace(other.sources[name], folder=folder, part=part))
+    if manifest is None or not sources:
+        raise LabelSetError(
+            "no source: give --source NAME=FOLDER ('convert --presets' lists them) or -m FILE.toml"
+        )
+    return manifest, sources
+
+
+def _sources_with_files(manifest: Manifest) -> list[Source]:
+    return [source for source in manifest.sources.values() if source.folder or source.cases]
+
+
+def _named_source(text: str, own: Manifest | None) -> tuple[str, Path, Manifest]:
+    """Return the name and the folder in NAME=FOLDER, and the manifest that has the source."""
+    name, _, folder = text.partition("=")
+    if not name or not folder:
+        raise LabelSetError(
+            f"--source {text}: expected NAME=FOLDER; 'convert --presets' lists the names"
+        )
+    path = Path(folder).expanduser()
+    if own is not None and name in own.sources:
+        return name, path, own
+    shipped = preset_files()
+    if name not in shipped:
+        known = [*shipped, *(own.sources if own is not None else ())]
+        raise LabelSetError(f"--source {text}: no such source{did_you_mean(name, known)}")
+    return name, path, load_manifest(shipped[name])
+
+
+def _check_label_space(name: str, other: Manifest, manifest: Manifest, path: Path | None) -> None:
+    if (manifest.leaves, manifest.channels) != (other.leaves, other.channels):
+        first = path or f"'{next(iter(manifest.sources))}'"
+        raise LabelSetError(
+            f"--source {name}: the preset has other labels or channels than {first}"
+        )

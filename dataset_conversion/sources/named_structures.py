@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 
 from nnunet_labelset.dataset_conversion.slicer import read_segments
 from nnunet_labelset.dataset_conversion.sources.cases import SourceCase
-from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Source
+from nnunet_labelset.dataset_conversion.sources.manifest import (
+    LABEL,
+    MASK,
+    Kind,
+    Manifest,
+    Role,
+    Source,
+)
 from nnunet_labelset.dataset_conversion.sources.names import match_names
-from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, MASK, Kind, Role
 from nnunet_labelset.errors import LabelSetError
 
 if TYPE_CHECKING:  # pydicom is an extra

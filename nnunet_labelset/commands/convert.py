@@ -13,9 +13,9 @@ from nnunet_labelset.dataset_conversion.addition import ConvertedDataset, new_ca
 from nnunet_labelset.dataset_conversion.dataset import closing_words, failure_text, write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, Plan, plan
 from nnunet_labelset.dataset_conversion.sources.case_list import AnnotatedList, read_annotated_list
-from nnunet_labelset.dataset_conversion.sources.chosen import choose_sources
 from nnunet_labelset.dataset_conversion.sources.manifest import (
     Manifest,
+    choose_sources,
     leaf_set,
     preset_files,
     presets,

@@ -202,3 +202,30 @@ def case_files(folder: str | Path, file_ending: str) -> dict[str, Path]:
         for name in names
         if name.endswith(file_ending) and not name.startswith(".")
     }
+
+
+def list_files(folder: Path, depth: int | None = None) -> list[str]:
+    """Return the relative paths of all files below `folder`, with `/` and sorted.
+
+    Hidden files (`._x`) and folders are left out. Links to folders are followed, unless they lead
+    back to a folder above. `depth` limits how many folders deep to look.
+    """
+
+    def stop(error: OSError) -> None:
+        raise LabelSetError(f"{error.filename}: not readable: {error.strerror}")
+
+    if not folder.is_dir():
+        raise LabelSetError(f"{folder}: no such folder")
+    paths: list[str] = []
+    above = {str(folder): frozenset[str]()}  # the real folders above each folder
+    for current, folders, files in os.walk(folder, onerror=stop, followlinks=True):
+        real = os.path.realpath(current)
+        relative = Path(current).relative_to(folder)
+        if real in above[current] or (depth is not None and len(relative.parts) >= depth):
+            folders.clear()
+        if real in above[current]:
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        above |= {os.path.join(current, name): above[current] | {real} for name in folders}
+        paths += [(relative / name).as_posix() for name in files if not name.startswith(".")]
+    return sorted(paths)

@@ -8,11 +8,17 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER, NO_MIRRORING
+from nnunet_labelset.nnunet.folders import preprocessed_copy
 from nnunet_labelset.nnunet.names import (
     BEFORE_CASCADE,
     CASCADE,
+    CONFIGURATIONS,
+    DATASET,
+    DEFAULT_CONFIGURATION,
+    DEFAULT_PLANS,
     EXTRACT_FINGERPRINT,
     FLAT_CONFIGURATION,
     PLAN_AND_PREPROCESS,
@@ -20,7 +26,7 @@ from nnunet_labelset.nnunet.names import (
     SPLITS,
     data_of,
 )
-from nnunet_labelset.nnunet.plans import likely_configuration, planned_folder
+from nnunet_labelset.nnunet.raw import file_ending
 
 TEACHER_TRAINER = f"{DEFAULT_TRAINER}Teacher"
 SIDES = {
@@ -30,6 +36,7 @@ SIDES = {
     **{"izquierdo": "derecho", "izquierda": "derecha"},
     **{"sinistro": "destro", "sinistra": "destra"},
 }
+FLAT_ENDINGS = (".png", ".bmp", ".jpg", ".jpeg")  # images that have no third axis
 FEW = 0.25  # of the training cases
 
 
@@ -74,6 +81,24 @@ def next_commands(
         f"nnunet_labelset train {dataset} {configuration} 0 -tr {recommended_trainer(names)}": True,
     }
     return [f"  {command}" for command, is_open in steps.items() if is_open]
+
+
+def planned_folder(folder: Path) -> Path | None:
+    """Return where nnU-Net preprocessed a raw data set; None if it has not planned it yet."""
+    copy = preprocessed_copy(folder)
+    if copy is None or not (copy.parent / f"{DEFAULT_PLANS}.json").is_file():
+        return None
+    return copy.parent
+
+
+def likely_configuration(folder: Path, planned: Path | None) -> str:
+    """Return the configuration to train first: 3D where nnU-Net planned it, or would plan it."""
+    first, *_ = CONFIGURATIONS
+    if planned is None:
+        ending = file_ending(read_json(folder / DATASET))
+        return first if ending in FLAT_ENDINGS else DEFAULT_CONFIGURATION
+    configurations = read_json(planned / f"{DEFAULT_PLANS}.json").get("configurations", {})
+    return DEFAULT_CONFIGURATION if DEFAULT_CONFIGURATION in configurations else first
 
 
 def next_commands_with_plans(

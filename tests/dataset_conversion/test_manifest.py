@@ -14,8 +14,13 @@ from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
 from nnunet_labelset.dataset_conversion.sources import manifest as manifest_module
 from nnunet_labelset.dataset_conversion.sources.case_list import read_annotated_list
-from nnunet_labelset.dataset_conversion.sources.manifest import SOURCE_KEYS, load_manifest, presets
-from nnunet_labelset.dataset_conversion.sources.patterns import LABEL, find_cases, pattern_regex
+from nnunet_labelset.dataset_conversion.sources.cases import find_cases, pattern_regex
+from nnunet_labelset.dataset_conversion.sources.manifest import (
+    LABEL,
+    SOURCE_KEYS,
+    load_manifest,
+    presets,
+)
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from tests.helpers.conversion import (

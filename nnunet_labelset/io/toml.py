@@ -100,20 +100,3 @@ def get_texts(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]
             f"{where}: {key}: expected a text or a list of texts, but got {value!r}"
         )
     return tuple(value)
-
-
-PLACEHOLDERS = ("case", "structure")
-
-
-def get_patterns(table: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
-    patterns = get_texts(table, key, where)
-    for pattern in patterns:
-        if "{case}" not in pattern:
-            raise LabelSetError(f"{where}: {key}: pattern '{pattern}' has no {{case}}")
-        for word in re.findall(r"\{(\w+)\}", pattern):
-            if word not in PLACEHOLDERS:
-                raise LabelSetError(
-                    f"{where}: {key}: pattern '{pattern}': unknown placeholder {{{word}}}: "
-                    "expected {case} or {structure}; write * for a part that does not matter"
-                )
-    return patterns
