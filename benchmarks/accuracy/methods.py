@@ -9,6 +9,12 @@ from typing import Any
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from benchmarks.accuracy.prepare import Variant
+from benchmarks.accuracy.variants import (
+    CutMixTeacherMixin,
+    ReadyTeacherMixin,
+    SoftTargetLoss,
+    SoftTeacherMixin,
+)
 from nnunet_labelset.losses import (
     LeafDiceCELoss,
     LeafDiceLoss,
@@ -27,6 +33,7 @@ class Recipe(Enum):
     SINGLE = auto()
     UNION = auto()  # one for each protocol; their probabilities are averaged
     PSEUDO_LABELS = auto()  # complete cases first; its predictions fill the gaps for a second one
+    PSEUDO_ROUNDS = auto()  # the same twice; cases whose answers change are left out
     COMPLETED = auto()  # folds first, which complete the cases that they have not seen
 
 
@@ -67,9 +74,28 @@ METHODS = {
         "`nnUNetTrainerLabelSetSigmoid`", (SigmoidMixin, nnUNetTrainer), sampling="leaf"
     ),
     "pseudo_labels": Method("pseudo-labels, then plain nnU-Net", recipe=Recipe.PSEUDO_LABELS),
+    "pseudo_rounds": Method(
+        "pseudo-labels, two rounds, unstable cases left out", recipe=Recipe.PSEUDO_ROUNDS
+    ),
     "union": Method("union of one network per protocol", recipe=Recipe.UNION),
     "ours": Method("`nnUNetTrainerLabelSet`", RECOMMENDED, sampling="leaf"),
     "teacher": Method("`nnUNetTrainerLabelSetTeacher`", TEACHER, sampling="leaf"),
+    "soft_teacher": Method(
+        "teacher with soft targets",
+        (RecommendedMixin, SoftTeacherMixin, nnUNetTrainer),
+        SoftTargetLoss,
+        "leaf",
+    ),
+    "ready_teacher": Method(
+        "teacher that starts label by label",
+        (RecommendedMixin, ReadyTeacherMixin, nnUNetTrainer),
+        sampling="leaf",
+    ),
+    "cutmix_teacher": Method(
+        "teacher with CutMix",
+        (RecommendedMixin, CutMixTeacherMixin, nnUNetTrainer),
+        sampling="leaf",
+    ),
     "completed": Method(
         "`nnUNetTrainerLabelSet` + `complete`",
         RECOMMENDED,

@@ -89,6 +89,7 @@ def run(job: Job) -> None:
         Recipe.SINGLE: single,
         Recipe.UNION: union,
         Recipe.PSEUDO_LABELS: pseudo_labels,
+        Recipe.PSEUDO_ROUNDS: pseudo_rounds,
         Recipe.COMPLETED: completed,
     }[METHODS[job.method].recipe]
     with (
@@ -115,10 +116,12 @@ def run(job: Job) -> None:
     write_json(job.folder / "run.json", content)
 
 
-def single(job: Job, training: Training | None = None) -> tuple[dict[str, Any], list[Path]]:
+def single(
+    job: Job, training: Training | None = None, images: list[TestImage] | None = None
+) -> tuple[dict[str, Any], list[Path]]:
     training = training or job.training()
     with FileLock(str(job.folder / "lock")):
-        images = images_of(job, training)
+        images = images or images_of(job, training)
         training.score = partial(summary, images=images, names=training.study.leaves)
         trainer = training.run()
     return scored(trainer, images, training.study.leaves), [training.folder]
@@ -189,21 +192,51 @@ def union(job: Job) -> tuple[dict[str, Any], list[Path]]:
 
 
 def pseudo_labels(job: Job) -> tuple[dict[str, Any], list[Path]]:
-    """The model of the complete cases fills the gaps of the others; its answers are limited to what
-    a gap may be. Then plain nnU-Net.
+    """The model of the complete cases fills the gaps of the others. Then plain nnU-Net."""
+    teacher, images, folder = complete_only_model(job)
+    final = filled_training(job, teacher)
+    cases, stages = single(job, final, images)
+    return cases, [folder, *stages]
+
+
+def pseudo_rounds(job: Job) -> tuple[dict[str, Any], list[Path]]:
+    """Two rounds of pseudo-labels. The last training leaves out the tenth of the partial cases
+    whose answers change most between the rounds.
     """
+    teacher, images, folder = complete_only_model(job)
+    first = filled_training(job, teacher, "first")
+    student = first.run()
+    last = filled_training(job, student)
+    agreement = {
+        name: np.mean(labels[first.gaps[name]] == first.replaced[name][first.gaps[name]])
+        for name, labels in last.replaced.items()
+        if first.gaps[name].any()
+    }
+    unstable = sorted(agreement, key=agreement.__getitem__)[: len(agreement) // 10]
+    last.cases = [name for name in last.replaced if name not in unstable]
+    cases, stages = single(job, last, images)
+    return cases, [folder, first.folder, *stages]
+
+
+def complete_only_model(job: Job) -> tuple[Any, list[TestImage], Path]:
+    """The trainer of the complete cases, which other methods of this seed share."""
     first = replace(job, method=COMPLETE_CASES)
     first.folder.mkdir(parents=True, exist_ok=True)
     with FileLock(str(first.folder / "lock")):
         training = first.training()
         images = images_of(first, training)
         training.score = partial(summary, images=images, names=training.study.leaves)
-        teacher = training.run()
+        return training.run(), images, training.folder
+
+
+def filled_training(job: Job, teacher: Any, stage: str = "main") -> Training:
+    """A plain training in which a model has filled every gap, limited to what the gap may be."""
     names = ("background", *STUDIES[job.study].leaves)
-    final = job.training(labels={name: value for value, name in enumerate(names)})
+    labels_by_name = {name: value for value, name in enumerate(names)}
+    final = job.training(stage, labels=labels_by_name)
     dataset = final.trainer()
     dataset.initialize()
-    replaced = {}
+    replaced, gaps = {}, {}
     for name, case in read_json(job.home / "cases.json").items():
         if case["test"]:
             continue
@@ -211,16 +244,15 @@ def pseudo_labels(job: Job) -> tuple[dict[str, Any], list[Path]]:
             dataset.preprocessed_dataset_folder, [name]
         ).load_case(name)
         labels = np.array(labels[:])
-        gap = labels == len(names)
-        if gap.any():
+        gaps[name] = labels == len(names)
+        if gaps[name].any():
             logits = logits_of(teacher, torch.from_numpy(data[:]))
             allowed = torch.tensor([label in case["uncertain"] for label in names])
             answer = logits.masked_fill(~allowed[:, None, None, None], -torch.inf).argmax(0)
-            labels[gap] = answer.numpy()[None][gap]
+            labels[gaps[name]] = answer.numpy()[None][gaps[name]]
         replaced[name] = labels
-    final.replaced = replaced
-    cases, stages = single(job, final)
-    return cases, [training.folder, *stages]
+    final.replaced, final.gaps = replaced, gaps
+    return final
 
 
 def completed(job: Job) -> tuple[dict[str, Any], list[Path]]:

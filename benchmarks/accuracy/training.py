@@ -84,6 +84,7 @@ class Training:
     fold: int | str = "all"
     labels: dict[str, int] | None = None  # others than those of dataset.json, without label-sets
     replaced: Mapping[str, np.ndarray] = field(default_factory=dict)
+    gaps: Mapping[str, np.ndarray] = field(default_factory=dict)  # masks of what was replaced
     score: Callable[[Any], dict[str, Any]] | None = None  # of a trainer, on the way
 
     @property
