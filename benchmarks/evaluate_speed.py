@@ -34,8 +34,8 @@ import scipy.ndimage
 import SimpleITK as sitk  # noqa: N813
 
 from nnunet_labelset.contract.protocol import Protocol
+from nnunet_labelset.evaluation.results import Pair, Structure, StructureKind
 from nnunet_labelset.evaluation.scores import score_arrays, score_pair
-from nnunet_labelset.evaluation.structures import Pair, Structure, StructureKind
 
 SHAPE = (155, 189, 135)
 LEAVES = 8

@@ -19,7 +19,7 @@ import SimpleITK as sitk  # noqa: N813
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
-from nnunet_labelset.report.colours import label_colour
+from nnunet_labelset.report.plots import label_colour
 from nnunet_labelset.study.demo import DEMO_DATASET, METHODS
 from nnunet_labelset.study.phantom.data import BASIC
 from nnunet_labelset.study.phantom.volume import LEAVES

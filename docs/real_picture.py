@@ -28,7 +28,7 @@ from benchmarks.accuracy.recipes import Job, images_of
 from benchmarks.accuracy.scoring import TestImage, segmentation_of
 from benchmarks.accuracy.training import CHECKPOINT
 from nnunet_labelset.io.files import read_json
-from nnunet_labelset.report.colours import label_colour
+from nnunet_labelset.report.plots import label_colour
 
 STUDY = "hippocampus_2d"
 METHODS = {"plain nnU-Net, gaps as background": "background", "with label-sets": "ours"}

@@ -85,22 +85,24 @@ def training_walk(folder: Path) -> tuple[set[str], set[str]]:
     return files, validation_files
 
 
-def evaluation_walk(folder: Path) -> set[str]:
+def evaluation_walk(folder: Path) -> dict[str, set[str]]:
+    """Return the files of each verb."""
     raw = tiny.write_raw(folder / "evaluated")
     file = raw / "dataset.json"
     content = json.loads(file.read_text())
     content["label_sets"]["cases"].update(test_100="full", test_101="full")
     file.write_text(json.dumps(content))
-    results = []
-    for name in ("first", "second"):
-        shutil.copytree(raw / "labelsTs", folder / name)
-        results.append(f"{name}={folder / name}")
-    with executed_files() as files:
-        for name in ("first", "second"):
+    names = ("first", "second")
+    results = [f"{name}={folder / name}" for name in names]
+    with executed_files() as evaluated:
+        for name in names:
+            shutil.copytree(raw / "labelsTs", folder / name)
             call("evaluate", raw / "labelsTs", folder / name, "-djfile", file, "-np", 1)
+    with executed_files() as compared:
         call("compare", *results, "-o", folder / "comparison")
+    with executed_files() as reported:
         call("report", *results, "-o", folder / "report.html")
-    return files
+    return {"evaluate": evaluated, "compare": compared, "report": reported}
 
 
 def count_walks() -> None:
@@ -110,11 +112,13 @@ def count_walks() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         training, validation = training_walk(folder)
+        verbs = evaluation_walk(folder)
         walks = {
             "conversion": conversion_walk(folder),
             "training": training,
             "validation after a training": validation,
-            "evaluation to report": evaluation_walk(folder),
+            **verbs,
+            "evaluation to report": set().union(*verbs.values()),
         }
     for walk, files in walks.items():
         tools = {file for file in files if file.startswith(TOOLS)}

@@ -16,7 +16,7 @@ from scipy import ndimage
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.volume import Volume, integer_array, oriented, read_voxels
-from nnunet_labelset.report.colours import rgb
+from nnunet_labelset.report.plots import rgb
 
 COLUMNS = 10  # of a sprite
 LARGE, SMALL = 160, 128  # pixels of a picture

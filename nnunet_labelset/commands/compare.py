@@ -12,13 +12,13 @@ from nnunet_labelset.commands.options import add_statistics, comparison_options
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.comparison_tables import (
+    comparison_csv,
     latex_tables,
     markdown_tables,
     screen_tables,
 )
 from nnunet_labelset.evaluation.metric import SHOWN
 from nnunet_labelset.evaluation.read_results import load_results, require_fresh
-from nnunet_labelset.evaluation.score_files import comparison_csv
 from nnunet_labelset.io.files import write_json, write_text
 from nnunet_labelset.io.records import to_json
 

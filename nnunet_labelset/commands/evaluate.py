@@ -17,30 +17,30 @@ from nnunet_labelset.evaluation.averages import evaluation
 from nnunet_labelset.evaluation.instances import require_panoptica
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.read_results import read_contract
-from nnunet_labelset.evaluation.results import Case, Evaluation, Settings
-from nnunet_labelset.evaluation.score_files import (
+from nnunet_labelset.evaluation.results import (
+    Case,
+    Evaluation,
+    ScoringOptions,
+    Settings,
+    foreground,
+    read_regions,
+    structure_names,
+)
+from nnunet_labelset.evaluation.score_folder import (
     SCORE_COLUMNS,
+    Pairs,
     agreement_csv,
     averages_csv,
     failures,
     failures_csv,
     failures_line,
-    per_case_csv,
-    screen_notes,
-    screen_table,
-)
-from nnunet_labelset.evaluation.score_folder import (
-    Pairs,
     find_pairs,
     locked_output,
+    per_case_csv,
     score_folder,
+    screen_notes,
+    screen_table,
     union_members,
-)
-from nnunet_labelset.evaluation.structures import (
-    ScoringOptions,
-    foreground,
-    read_regions,
-    structure_names,
 )
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.records import to_json
@@ -136,12 +136,8 @@ class _Task:
 def run(args: argparse.Namespace) -> None:
     _check_arguments(args)
     task = _task(args)
-    found = find_pairs(
-        task.reference, task.prediction, task.contract, task.file_ending, args.chill, task.options
-    )
-    _tell_left_out(found)
+    found = _pairs(args, task)
     names = [pair.case for pair in found.pairs]
-    refuse_completed(task.dataset_json, names)
     groups = {column: column_of_cases(args.table, column, names) for column in args.group_by}
     subjects = _subjects(args, names)
     with locked_output(task.output):
@@ -188,10 +184,16 @@ def _task(args: argparse.Namespace) -> _Task:
     )
 
 
-def _tell_left_out(found: Pairs) -> None:
+def _pairs(args: argparse.Namespace, task: _Task) -> Pairs:
+    """Return what is scored, and tell what is left out."""
+    found = find_pairs(
+        task.reference, task.prediction, task.contract, task.file_ending, args.chill, task.options
+    )
     for names, why in ((found.missing, "without prediction"), (found.extra, "without reference")):
         if names:
             print(f"left out, {why}: {some(names)}")
+    refuse_completed(task.dataset_json, [pair.case for pair in found.pairs])
+    return found
 
 
 def _subjects(args: argparse.Namespace, cases: Sequence[str]) -> dict[str, str]:

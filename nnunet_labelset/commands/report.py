@@ -17,7 +17,7 @@ from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.logs import LOGS, Curves, read_curves
 from nnunet_labelset.nnunet.names import fold_name
 from nnunet_labelset.report.build import build_report, contract_of
-from nnunet_labelset.report.report import Report
+from nnunet_labelset.report.page import Report
 
 
 def _models(folders: Sequence[str]) -> dict[str, list[Curves]]:
@@ -63,23 +63,38 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.worst < 0:
-        raise LabelSetError(f"Expected --worst to be 0 or more, but got {args.worst}")
+    target = _target(args)
+    report = _report(args, target.parent)
+    for line in report.stale:
+        print(f"scores are out of date, as the report says: {line}", file=sys.stderr)
+    html = build_report(report, args.title)
+    write_text(target, html)
+    print(f"written to {target} ({len(html.encode()) / 1e6:.1f} MB)")
+
+
+def _target(args: argparse.Namespace) -> Path:
     target = Path(os.path.abspath(args.o))
     if target.is_dir() or target.suffix.lower() not in (".html", ".htm"):
         raise LabelSetError(f"-o {args.o}: expected the name of an .html file")
+    return target
+
+
+def _report(args: argparse.Namespace, folder: Path) -> Report:
+    """Return what was asked for, from the evaluations; `folder` is where the report will stand."""
+    if args.worst < 0:
+        raise LabelSetError(f"Expected --worst to be 0 or more, but got {args.worst}")
     results, sources = load_results(args.results)
     options = comparison_options(args, results)
     models = _models(args.m)
     compared = comparison(results, options, sources) if len(results) > 1 else None
     contract, reason = contract_of(next(iter(results.values())))
     report = Report(
-        results,
-        sources,
-        target.parent,
-        contract,
-        reason,
-        compared,
+        results=results,
+        sources=sources,
+        folder=folder,
+        contract=contract,
+        no_contract=reason,
+        compared=compared,
         stale=stale_results(results),
         models=models,
         worst=args.worst,
@@ -90,8 +105,4 @@ def run(args: argparse.Namespace) -> None:
             f"--cases {some(unknown)}: not in all result "
             f"sets{did_you_mean(unknown[0], report.cases)}"
         )
-    for line in report.stale:
-        print(f"scores are out of date, as the report says: {line}", file=sys.stderr)
-    html = build_report(report, args.title)
-    write_text(target, html)
-    print(f"written to {target} ({len(html.encode()) / 1e6:.1f} MB)")
+    return report

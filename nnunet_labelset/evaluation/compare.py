@@ -1,10 +1,13 @@
-"""Result sets of the same cases side by side, as in the paper's Table 2, with tests."""
+"""Result sets of the same cases side by side, as in the paper's Table 2, with tests and notes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+
+import numpy as np
 
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.evaluation.averages import (
@@ -15,8 +18,14 @@ from nnunet_labelset.evaluation.averages import (
     label_rows_of,
     mean_column,
 )
-from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, SHOWN, Metric
-from nnunet_labelset.evaluation.notes import notes
+from nnunet_labelset.evaluation.metric import (
+    COMPARED,
+    KNOWN_WRONG,
+    METRICS,
+    SHOWN,
+    Metric,
+    mm_range,
+)
 from nnunet_labelset.evaluation.read_results import (
     check_same_references,
     check_same_settings,
@@ -35,7 +44,15 @@ from nnunet_labelset.evaluation.results import (
     PairedTest,
     Rank,
 )
-from nnunet_labelset.evaluation.statistics import Difference, holm, mean_ranks, wilcoxon_test
+from nnunet_labelset.evaluation.statistics import (
+    EFFECT,
+    FEW_CASES,
+    WILCOXON_TEST,
+    Difference,
+    holm,
+    mean_ranks,
+    wilcoxon_test,
+)
 from nnunet_labelset.io.text import some
 
 
@@ -88,7 +105,7 @@ def comparison(
         margins=dict(options.margins),
         cap=first.settings.cap,
         worst_distances=_range(case.worst_distance for case in used),
-        tolerances=_tolerances(used),
+        tolerances=_tolerance_range(used),
         leaves=leaves,
         unions=unions,
         metrics=tuple(metrics),
@@ -135,7 +152,7 @@ def _range(values: Iterable[float | None]) -> tuple[float, ...]:
     return (min(known), max(known)) if known else ()
 
 
-def _tolerances(cases: Sequence[Case]) -> tuple[float, ...]:
+def _tolerance_range(cases: Sequence[Case]) -> tuple[float, ...]:
     ranges = [_range(score.tolerance for score in case.leaves.values()) for case in cases]
     return _range([end for ends in ranges for end in ends])
 
@@ -370,3 +387,120 @@ def _group_rows(
             method=method,
             difference=difference,
         )
+
+
+EFFECT_NOTE = (
+    f"The effect r is the {EFFECT} of the differences, positive if the first method has the larger "
+    "values."
+)
+INTERVALS = f"95 % intervals: Student's t below {FEW_CASES} cases, else BCa bootstrap"
+FLOOR_OF = 30  # differing pairs; with more, the smallest possible p-value does not matter
+
+
+def p_text(p: float) -> str:
+    """`0.012`, `0.00006`: no exponents in a table."""
+    if p >= 0.001:
+        return f"{p:.3f}"
+    if p >= 1e-4:
+        return f"{p:.1g}"
+    return f"{p:.5f}" if p >= 1e-5 else "<0.00001"
+
+
+def notes(compared: Comparison) -> list[str]:
+    """Return all that applies to this comparison."""
+    lines = [
+        f"Mean (standard deviation); {_units(compared)}; best mean in bold.",
+        f"A label counts in the n of {len(compared.cases)} cases in which the reference or at "
+        "least one method has it, the same for all methods.",
+        "Mean: over the labels of a case, then over the cases; unions and regions are not part "
+        "of it.",
+        f"* better, † worse than {compared.baseline} ({WILCOXON_TEST}, p < {compared.alpha:g}).",
+        _correction(compared),
+        f"{KNOWN_WRONG.title}: voxels predicted outside of their label-set, as a percentage of "
+        "voxels with at least one excluded label.",
+    ]
+    lines += filter(None, (check(compared) for check in CHECKS))
+    for method, cases in compared.left_out.items():
+        if cases:
+            lines.append(
+                f"{len(cases)} case(s) of {method} are not in all result sets and were left out."
+            )
+    return lines
+
+
+def _units(compared: Comparison) -> str:
+    metrics = [METRICS[name] for name in compared.metrics]
+    words = {"%": "percent"}
+    return ", ".join(f"{each.title} in {words.get(each.unit, each.unit)}" for each in metrics)
+
+
+def _tolerance(compared: Comparison) -> str:
+    if "nsd" not in compared.metrics or not compared.tolerances:
+        return ""
+    return f"Tolerance of NSD: {mm_range(compared.tolerances)}."
+
+
+def _distance(compared: Comparison) -> str:
+    if not any(METRICS[name].is_distance for name in compared.metrics):
+        return ""
+    if not compared.worst_distances:
+        return "The distance of a missed or invented label is the diagonal of the image."
+    which = "the diagonal of the image" if compared.cap is None else "--cap"
+    worst = mm_range(compared.worst_distances)
+    return f"The distance of a missed or invented label is {which}: {worst}."
+
+
+def _absence(compared: Comparison) -> str:
+    if not any(cell.n_absent for cell in compared.cells):
+        return ""
+    return (
+        "A method that rightly predicts nothing where another one invents a label has the best "
+        "value there: its mean may be higher than in its own evaluation."
+    )
+
+
+def _subjects(compared: Comparison) -> str:
+    if compared.n_subjects is None:
+        return ""
+    return (
+        f"The cases are of {compared.n_subjects} patients: intervals draw whole patients, and "
+        "tests compare the means of patients."
+    )
+
+
+def _margins(compared: Comparison) -> str:
+    if not compared.margins:
+        return ""
+    shown = ", ".join(
+        f"{METRICS[name].show(margin)} {METRICS[name].unit} {METRICS[name].title}"
+        for name, margin in compared.margins.items()
+    )
+    return f"Non-inferior: the 95 % interval of the difference excludes a loss of {shown}."
+
+
+def _correction(compared: Comparison) -> str:
+    if compared.correction == "none":
+        return "p-values are not corrected for multiple tests."
+    family_tests = [
+        test
+        for test in compared.tests
+        if test.baseline and test.p is not None and (test.leaf or test.metric == KNOWN_WRONG.name)
+    ]
+    sizes = Counter(test.metric for test in family_tests)
+    family = ", ".join(f"{size} of {COMPARED[metric].title}" for metric, size in sizes.items())
+    return (
+        f"p-values are corrected by Holm's method over the tests against {compared.baseline} "
+        f"({family}); pairs of other methods, and means over labels, are families of their own."
+    )
+
+
+def _floor(compared: Comparison) -> str:
+    """The smallest p-value that so few pairs can have: all differences on one side."""
+    most = max((test.n_pairs - test.n_zero for test in compared.tests), default=0)
+    if not 0 < most <= FLOOR_OF:
+        return ""
+    floor = np.format_float_positional(2.0 ** (1 - most), precision=3, fractional=False, trim="-")
+    return f"With at most {most} differing pairs, the smallest possible p-value is {floor}."
+
+
+CHECKS = (_floor, _tolerance, _distance, _absence, _subjects, _margins)

@@ -1,5 +1,5 @@
-"""Tables of a comparison, on screen, as Markdown and LaTeX: scores with marks, intervals, pairs of
-methods, detection, ranks.
+"""Tables of a comparison: scores with marks, intervals, pairs of methods, detection and ranks, on
+screen, as Markdown, LaTeX and CSV.
 """
 
 from __future__ import annotations
@@ -7,13 +7,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from textwrap import wrap
 
+from nnunet_labelset.evaluation.compare import EFFECT_NOTE, INTERVALS, p_text
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, Metric
-from nnunet_labelset.evaluation.notes import EFFECT_NOTE, INTERVALS, p_text
 from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
 from nnunet_labelset.evaluation.statistics import Description, Difference
+from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import aligned, spoken_names
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
@@ -388,3 +389,35 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 def _caption(table: _Table) -> str:
     return " ".join(_latex_text(line).replace("{*}", "$^{*}$") for line in table.notes)
+
+
+DESCRIPTION = tuple(field.name for field in fields(Description))
+CELL = ("method", "leaf", "metric", *DESCRIPTION, "n_absent", "best", "mark")
+TESTED = tuple(field.name for field in fields(Difference))
+TEST_COLUMNS = (
+    "a",
+    "b",
+    "baseline",
+    "leaf",
+    "metric",
+    *TESTED,
+    "p_adjusted",
+    "significant",
+    "better",
+    "non_inferior",
+)
+
+
+def comparison_csv(compared: Comparison) -> tuple[str, str]:
+    """Return the cells, then the tests; an empty label is the whole case."""
+    heads = {"leaf": "label"}
+    return (
+        csv_text(
+            [heads.get(name, name) for name in CELL],
+            ([getattr(cell, name) for name in CELL] for cell in compared.cells),
+        ),
+        csv_text(
+            [heads.get(name, name) for name in TEST_COLUMNS],
+            ([getattr(test, name) for name in TEST_COLUMNS] for test in compared.tests),
+        ),
+    )

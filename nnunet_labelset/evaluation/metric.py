@@ -191,3 +191,9 @@ KNOWN_WRONG = Metric(
     "known_wrong", "Known wrong", "%", 100, "lower", Kind.CASE, lambda _: None, digits=2
 )
 COMPARED = {**METRICS, KNOWN_WRONG.name: KNOWN_WRONG}
+
+
+def mm_range(ends: Sequence[float]) -> str:
+    """`1 mm`, or `1 to 5 mm` where cases differ."""
+    low, high = (f"{end:.3g}" for end in ends)
+    return f"{low} mm" if low == high else f"{low} to {high} mm"

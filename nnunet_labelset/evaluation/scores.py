@@ -17,8 +17,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts
 from nnunet_labelset.evaluation.instances import Instances, match_instances
 from nnunet_labelset.evaluation.metric import METRICS, VOLUMES, Kind, Measured, Metric
-from nnunet_labelset.evaluation.results import PRESENT, Case, Outcome, Score
-from nnunet_labelset.evaluation.structures import Pair, Structure
+from nnunet_labelset.evaluation.results import PRESENT, Case, Outcome, Pair, Score, Structure
 from nnunet_labelset.evaluation.surface import (
     DIGITS,
     Box,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.evaluation.structures import foreground
+from nnunet_labelset.evaluation.results import foreground
 from nnunet_labelset.io.files import case_files, new_file, read_json, write_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.nnunet.models import reader_of

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.evaluation.results import Case, Outcome, Score
+from nnunet_labelset.evaluation.results import COUNTS_ONLY, Case, Outcome, Score, foreground
 from nnunet_labelset.evaluation.score_folder import find_pairs
 from nnunet_labelset.evaluation.scores import score_pair
-from nnunet_labelset.evaluation.structures import COUNTS_ONLY, foreground
 from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours

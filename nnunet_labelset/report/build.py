@@ -9,53 +9,35 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.read_results import read_contract
 from nnunet_labelset.evaluation.results import Evaluation
 from nnunet_labelset.io.text import some
-from nnunet_labelset.report.page import Section, page
-from nnunet_labelset.report.report import Report
-from nnunet_labelset.report.sections import (
-    all_scores,
-    answer,
-    comparison,
-    coverage,
-    failures,
-    groups,
-    headline,
-    leaves,
-    pictures,
-    source_files,
-    strips,
-    training,
-    volumes,
-)
+from nnunet_labelset.report import cases, labels, overview
+from nnunet_labelset.report.page import Report, Section, page
 
-# A section is a module with a TITLE and a function `body(report)`, which returns nothing where it
-# has nothing to say.
+# Anchor, title, and a function of the report that returns nothing where it has nothing to say.
 SECTIONS = (
-    answer,
-    headline,
-    all_scores,
-    comparison,
-    strips,
-    failures,
-    pictures,
-    volumes,
-    leaves,
-    groups,
-    coverage,
-    training,
-    source_files,
+    ("answer", "Answer", overview.answer_section),
+    ("headline", "Overview", overview.headline_section),
+    ("all_scores", "All scores", labels.all_scores_section),
+    ("comparison", "Comparison", overview.comparison_section),
+    ("strips", "Scores per label", labels.strips_section),
+    ("failures", "Failures", cases.failures_section),
+    ("pictures", "Drawn cases", cases.pictures_section),
+    ("volumes", "Volumes", labels.volumes_section),
+    ("leaves", "Labels in numbers", labels.leaves_section),
+    ("groups", "Groups", overview.groups_section),
+    ("coverage", "Coverage", cases.coverage_section),
+    ("training", "Training", cases.training_section),
+    ("source_files", "Cases and files", cases.source_files_section),
 )
-
-
 STALE = Markup('<strong class="alarm">Scores are out of date:</strong> {}')
 
 
 def build_report(report: Report, title: str) -> str:
     """The HTML of the report."""
     sections = []
-    for module in SECTIONS:
-        body = module.body(report)
+    for anchor, heading, make in SECTIONS:
+        body = make(report)
         if body:
-            sections.append(Section(module.__name__.rpartition(".")[2], module.TITLE, body))
+            sections.append(Section(anchor, heading, body))
     lead: list[object] = [f"{len(report.cases)} evaluated case(s); {', '.join(report.methods)}"]
     lead += map(STALE.format, report.stale)
     if missing := sorted(

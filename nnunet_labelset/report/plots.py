@@ -1,33 +1,196 @@
-"""Plots of scores, ranks and volumes."""
+"""Colours, each with one meaning, and the plots of scores, ranks and volumes as SVG.
+
+No meaning needs its colour: labels carry numbers, errors patterns, contours line styles, and plots
+the names of methods. The marks of a method are one path: thousands of them are one element.
+"""
 
 from __future__ import annotations
 
+import colorsys
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from nnunet_labelset.report.colours import method_class
-from nnunet_labelset.report.svg import (
-    DOT,
-    Axis,
-    dot,
-    grid_across,
-    grid_up,
-    line,
-    marks,
-    svg,
-    text,
-    titled,
+from nnunet_labelset.evaluation.statistics import describe
+from nnunet_labelset.report.page import join
+
+# Paul Tol's muted scheme.
+LABEL_COLOURS = (
+    "CC6677",
+    "332288",
+    "DDCC77",
+    "117733",
+    "88CCEE",
+    "882255",
+    "44AA99",
+    "999933",
+    "AA4499",
 )
+ERROR_KINDS = ("missed", "invented", "wrong label")  # by pattern: rows, columns, squares
+ERROR_COLOUR = "#FFEA00"
+REFERENCE_COLOUR = "#FFFFFF"
+# On the black ground of pictures; the same as those of figures.css at night.
+METHOD_COLOURS = ("56B4E9", "E69F00", "2FC79B", "E08BBB", "A79DF5", "D9C640", "E8E8E8")
+METHODS = len(METHOD_COLOURS)
+GOLDEN_RATIO = 0.618034
+
+
+def label_colour(label: int) -> str:
+    """Return the colour of a foreground label as `#rrggbb`; neighbours never share one."""
+    if label <= len(LABEL_COLOURS):
+        return "#" + LABEL_COLOURS[label - 1]
+    lightness = (0.42, 0.72, 0.56)[label % 3]
+    saturation = (0.75, 0.55, 0.9)[label // 3 % 3]
+    parts = colorsys.hls_to_rgb(label * GOLDEN_RATIO % 1, lightness, saturation)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in parts)
+
+
+def method_colour(number: int) -> str:
+    """Return the colour of a method in pictures."""
+    return "#" + METHOD_COLOURS[number % METHODS]
+
+
+def rgb(colour: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(colour.removeprefix("#")))
+
+
+def method_class(number: int) -> str:
+    """Return the class that gives a method its colour in figures.css."""
+    return f"m{number % METHODS}"
+
+
+DOT, CROSS = "h0", "m-3-3l6 6m0-6l-6 6"  # a line without length is drawn as a dot by its round ends
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers from `low` to `high`."""
+    if not high > low:
+        return [low]
+    step = 10 ** math.floor(math.log10((high - low) / about))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= about)
+    first = math.ceil(low / step - 1e-9)
+    return [round(index * step, 10) for index in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Values from `low` to `high` at the places from `start` to `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        scale = (self.end - self.start) / ((self.high - self.low) or 1)
+        return self.start + (value - self.low) * scale
+
+    def ticks(self, about: int = 5) -> list[float]:
+        return ticks(self.low, self.high, about)
+
+
+def marks(
+    points: Sequence[tuple[float, float] | None], crosses: Sequence[bool], number: int
+) -> Markup:
+    """All marks of a method; `data-i` are the numbers of their cases, for the name that appears at
+    the pointer.
+    """
+    parts = []
+    for kind, glyph in (("marks", DOT), ("crosses", CROSS)):
+        chosen = [
+            (i, p)
+            for i, p in enumerate(points)
+            if p is not None and crosses[i] == (kind == "crosses")
+        ]
+        if not chosen:
+            continue
+        path = "".join(f"M{x:.0f} {y:.0f}{glyph}" for _, (x, y) in chosen)
+        drawn = {i for i, _ in chosen}
+        others = [i for i in range(len(points)) if i not in drawn]
+        # What is shorter: the cases that are drawn, or after "!" those that are not.
+        numbers = " ".join(map(str, sorted(drawn) if len(drawn) < len(others) else ["!", *others]))
+        parts.append(
+            Markup('<path class="{} {}" data-i="{}" d="{}"/>').format(
+                kind, method_class(number), numbers, path
+            )
+        )
+    return join(parts)
+
+
+def titled(title: str, unit: str, left: float, right: float) -> list[Markup]:
+    return [
+        text(left, 15, "plot-title", title, right - left - 24, 7.8),
+        text(right, 15, "unit", unit),
+    ]
+
+
+def grid_across(x: Axis, top: float, bottom: float) -> list[Markup]:
+    parts = []
+    for tick in x.ticks():
+        parts += [
+            line(x(tick), top, x(tick), bottom, "grid"),
+            text(x(tick), bottom + 13, "tick", f"{tick:g}"),
+        ]
+    return parts
+
+
+def grid_up(y: Axis, left: float, right: float) -> list[Markup]:
+    parts = []
+    for tick in y.ticks(4):
+        parts += [
+            line(left, y(tick), right, y(tick), "grid"),
+            text(left - 5, y(tick) + 4, "tick-right", f"{tick:g}"),
+        ]
+    return parts
+
+
+def dot(x: float, y: float, number: int, radius: int = 3) -> Markup:
+    """In the colour of a method."""
+    return Markup('<circle cx="{:.1f}" cy="{}" r="{}" class="dot {}"/>').format(
+        x, y, radius, method_class(number)
+    )
+
+
+def line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
+    return Markup('<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" class="{}"/>').format(
+        x1, y1, x2, y2, style
+    )
+
+
+def text(
+    x: float, y: float, style: str, content: object, room: float = 0, letter: float = 5.9
+) -> Markup:
+    """A line of text; where letters of this width do not have the room, it is made narrower, and
+    cut when too long.
+    """
+    fit: object = ""
+    if room and letter * len(str(content)) > room:
+        most = int(1.6 * room / letter)
+        content = content if len(str(content)) <= most else f"{str(content)[: most - 1]}…"
+        fit = Markup(' textLength="{:.0f}" lengthAdjust="spacingAndGlyphs"').format(room)
+    return Markup('<text x="{:.1f}" y="{:.1f}" class="{}"{}>{}</text>').format(
+        x, y, style, fit, content
+    )
+
+
+def svg(width: int, height: float, label: str, parts: Sequence[Markup]) -> Markup:
+    return Markup(
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h:g}" width="{w}" '
+        'height="{h:g}" role="img" '
+        'aria-label="{label}">{parts}</svg>'
+    ).format(w=width, h=height, label=label, parts=join(parts))
+
 
 WIDTH = 360
 FOREST_WIDTH = 460
 MOST_NAME = 170  # of a forest plot's width
 LETTER = 6.2  # the width of one, with some room
 NAME_LINE = 15  # the height of a line of names
+MAX_POINTS = 250  # of a curve: more cannot be seen, but make the page slow
 LONG = 20  # rows: more do not fit into a window
 
 
@@ -245,3 +408,49 @@ def rank_plot(ranks: Sequence[tuple[str, float]]) -> Markup:
         parts.append(text(x(mean) - 6, y + 4, "unit", f"{name}: {mean:.2f}"))
     words = ", ".join(f"{ranks[index][0]} {ranks[index][1]:.2f}" for index in order)
     return svg(WIDTH, names + 20.0 * len(order), f"Mean ranks, 1 is best: {words}", parts)
+
+
+def line_plot(
+    title: str,
+    lines: Sequence[tuple[str, str, Mapping[int, float | None]]],
+    unit: str,
+    limits: tuple[float, float] | None = None,
+) -> Markup:
+    """Draw curves over epochs: `lines` holds `(name, class for the style, value by epoch)`."""
+    points = set()
+    for _, _, line in lines:
+        points |= {(epoch, value) for epoch, value in line.items() if value is not None}
+    if not points:
+        return Markup("")
+    last = max(epoch for epoch, _ in points)
+    values = [value for _, value in points]
+    low, high = limits or (min(values), max(values))
+    width, height, left, right = 540, 210, 44, 530
+    x, y = Axis(0, last, left, right), Axis(low, high, height - 32, 24)
+    parts = [*titled(title, unit, left, right), *grid_up(y, left, right)]
+    whole = [tick for tick in x.ticks() if tick == int(tick)]
+    parts += [text(x(tick), height - 19, "tick", f"{tick:g}") for tick in whole]
+    parts.append(text(right, height - 4, "unit", "epoch"))
+    curve = Markup('<polyline points="{}" class="{}"><title>{}</title></polyline>')
+    for name, style, line in lines:
+        parts += [curve.format(" ".join(run), style, name) for run in _runs(line, x, y)]
+    return svg(width, height, f"{title}, {unit} over {last + 1} epochs, {len(lines)} curves", parts)
+
+
+def _runs(line: Mapping[int, float | None], x: Axis, y: Axis) -> list[list[str]]:
+    """Return the points of a curve, with a gap where a value is missing, not a line across it."""
+    runs: list[list[str]] = [[]]
+    for epoch, value in _thin(line):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append(f"{x(epoch):.1f},{y(min(max(value, y.low), y.high)):.1f}")
+    return [run * 2 if len(run) == 1 else run for run in runs if run]
+
+
+def _thin(line: Mapping[int, float | None]) -> list[tuple[int, float | None]]:
+    """At most MAX_POINTS of a curve, each the mean of its neighbours."""
+    items = sorted(line.items())
+    step = max(1, math.ceil(len(items) / MAX_POINTS))
+    parts = [items[start : start + step] for start in range(0, len(items), step)]
+    return [(part[len(part) // 2][0], describe(value for _, value in part).mean) for part in parts]

@@ -15,9 +15,8 @@ from scipy import stats
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.compare import ComparisonOptions, comparison
+from nnunet_labelset.evaluation.compare import ComparisonOptions, comparison, p_text
 from nnunet_labelset.evaluation.comparison_tables import latex_tables, markdown_tables
-from nnunet_labelset.evaluation.notes import p_text
 from nnunet_labelset.evaluation.statistics import (
     Description,
     Difference,

@@ -12,9 +12,8 @@ from nnunet_labelset.contract.protocol import Protocol
 from nnunet_labelset.evaluation.averages import evaluation
 from nnunet_labelset.evaluation.compare import ComparisonOptions, comparison
 from nnunet_labelset.evaluation.metric import METRICS
-from nnunet_labelset.evaluation.results import Evaluation
+from nnunet_labelset.evaluation.results import Evaluation, Pair, structures_of
 from nnunet_labelset.evaluation.scores import score_arrays
-from nnunet_labelset.evaluation.structures import Pair, structures_of
 from tests.helpers import naive_scores
 from tests.helpers.evaluation import made_case, made_evaluation, made_score
 

@@ -14,17 +14,16 @@ import SimpleITK as sitk  # noqa: N813
 from PIL import Image
 
 from nnunet_labelset.contract import Protocol
-from nnunet_labelset.report.colours import (
+from nnunet_labelset.report.cases import choose_cases, most_disputed, rank_cases
+from nnunet_labelset.report.page import Report
+from nnunet_labelset.report.painting import FILL, STRIPE, DrawnCase, Painter, _dark_parts, _dashes
+from nnunet_labelset.report.plots import (
     ERROR_COLOUR,
     REFERENCE_COLOUR,
     label_colour,
     method_colour,
     rgb,
 )
-from nnunet_labelset.report.overlays import DrawnCase
-from nnunet_labelset.report.painting import FILL, STRIPE, Painter, _dark_parts, _dashes
-from nnunet_labelset.report.report import Report
-from nnunet_labelset.report.sections.pictures import choose_cases, most_disputed, rank_cases
 from tests.helpers.evaluation import made_case, made_evaluation, made_score
 from tests.helpers.report import volume, write
 

@@ -9,25 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnunet_labelset.report.colours import (
-    ERROR_COLOUR,
-    METHODS,
-    REFERENCE_COLOUR,
-    label_colour,
-    method_colour,
-)
 from nnunet_labelset.report.page import asset
 from nnunet_labelset.report.plots import (
+    ERROR_COLOUR,
     FOREST_WIDTH,
+    METHODS,
+    REFERENCE_COLOUR,
     PlotRow,
     VolumeAxes,
     bland_altman,
     forest_plot,
+    label_colour,
+    line_plot,
+    method_colour,
     rank_plot,
     strip_plot,
+    ticks,
 )
-from nnunet_labelset.report.sections.training import line_plot
-from nnunet_labelset.report.svg import ticks
 from tests.helpers.report import Page
 
 

@@ -16,11 +16,10 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.evaluation.compare import comparison
 from nnunet_labelset.evaluation.metric import METRICS
 from nnunet_labelset.evaluation.read_results import load_results
-from nnunet_labelset.evaluation.score_files import measurement_notes
+from nnunet_labelset.evaluation.score_folder import measurement_notes
 from nnunet_labelset.report.build import build_report
-from nnunet_labelset.report.page import asset
-from nnunet_labelset.report.report import Report
-from nnunet_labelset.report.sections import strips
+from nnunet_labelset.report.labels import strips_section
+from nnunet_labelset.report.page import Report, asset
 from tests.helpers.evaluation import made_case, made_evaluation, made_score
 from tests.helpers.report import EVIL, Page, log, write_study
 
@@ -157,7 +156,7 @@ def test_marks_are_of_the_cases_that_the_mean_counts(tmp_path: Path) -> None:
         results[method] = made_evaluation(cases)
     compared = comparison(results, "A")
     report = Report(results, {}, tmp_path, compared=compared)
-    html = strips.body(report)
+    html = strips_section(report)
     assert re.findall(r">([AB]) \(n = (\d+)", html) == [("A", "5"), ("B", "5")]
     assert re.findall(r"([AB]): median ([\d.]+)", html) == [("A", "0.0"), ("B", "100.0")]
     assert compared.cell("B", "lesion", "dice").n == 5
@@ -270,8 +269,8 @@ def test_coverage_counts_evaluated_and_other_cases(made: tuple[Path, str]) -> No
 
 def test_many_leaves_stand_in_rows(made: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     study, columns = made
-    for module in ("comparison", "coverage", "groups", "leaves", "pictures", "strips", "volumes"):
-        monkeypatch.setattr(f"nnunet_labelset.report.sections.{module}.WIDE", 1)
+    for module in ("cases", "labels", "overview"):
+        monkeypatch.setattr(f"nnunet_labelset.report.{module}.WIDE", 1)
     rows = make(study)
     Page(rows)
     # Coverage without its first columns (part, group, n) is the transposed one without its first

@@ -1,22 +1,29 @@
-"""Cases with slices: the worst, the median, and those on which the methods disagree most."""
+"""The cases: drawn with their slices, listed as failures, with links to their files; in how many of
+them each label is annotated; the curves of the folds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from tqdm import tqdm
 
 from nnunet_labelset.contract import Contract
+from nnunet_labelset.datasets.coverage import CoverageRow, coverage_table, describe_label_sets
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.evaluation.metric import METRICS
+from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS
 from nnunet_labelset.evaluation.results import Outcome
+from nnunet_labelset.evaluation.score_folder import FAILURE, Failure, failures
 from nnunet_labelset.io.text import spoken
-from nnunet_labelset.report.colours import ERROR_KINDS, label_colour, method_colour
-from nnunet_labelset.report.overlays import DrawnCase, find_image
+from nnunet_labelset.nnunet.names import SUMMARY
 from nnunet_labelset.report.page import (
+    WIDE,
     Cell,
+    Report,
+    bullets,
     details,
     figure,
     header,
@@ -28,11 +35,11 @@ from nnunet_labelset.report.page import (
     plots,
     scroll,
     table,
+    text,
 )
-from nnunet_labelset.report.painting import Painter
-from nnunet_labelset.report.report import WIDE, Report
+from nnunet_labelset.report.painting import DrawnCase, Painter, find_image
+from nnunet_labelset.report.plots import ERROR_KINDS, label_colour, line_plot, method_colour
 
-TITLE = "Drawn cases"
 ERROR_WORDS = {
     "missed": "missed: background predicted where it cannot be",
     "invented": "invented: predicted on background",
@@ -40,7 +47,7 @@ ERROR_WORDS = {
 }
 
 
-def body(report: Report) -> Markup:
+def pictures_section(report: Report) -> Markup:
     contract = report.contract
     if contract is None:
         return paragraph(f"No pictures: {report.no_contract}", "note")
@@ -173,7 +180,7 @@ def _case(report: Report, contract: Contract, case: str, anchor: str) -> Markup:
     groups = report.first.groups_of(case)
     known = [f"{column}: {value}" for column, value in groups.items() if value]
     rows = [plots(row, "pictures") for row in figures]
-    scores = _scores(report, case)
+    scores = _dice_table(report, case)
     head = [paragraph(", ".join(known), "note"), scores, painter.slider(), painter.definitions()]
     return join([*head, *rows])
 
@@ -215,7 +222,7 @@ def _method_figures(
     return figures
 
 
-def _scores(report: Report, case: str) -> Markup:
+def _dice_table(report: Report, case: str) -> Markup:
     """Return the Dice of all labels that a case has; many of them stand in rows and are folded."""
     scores = report.first.by_case[case].leaves
     labels = [name for name, score in scores.items() if score.outcome is not Outcome.NOT_ANNOTATED]
@@ -235,3 +242,186 @@ def _scores(report: Report, case: str) -> Markup:
     for method in report.methods:
         rows.append([header(method), *(cell(method, label) for label in labels)])
     return table(f"Dice of {case}", [dice.heading, *map(spoken, labels)], [rows])
+
+
+DICE = METRICS["dice"]
+MOST = 50  # that are listed
+
+
+def failures_section(report: Report) -> Markup:
+    entries: list[tuple[str, Failure]] = []
+    for method, result in report.results.items():
+        entries += [(method, failure) for failure in failures(result, FAILURE)]
+    below = f"Dice below {100 * FAILURE:g} %"
+    if not entries:
+        return paragraph(f"No label of any case has a {below}.")
+    entries.sort(key=lambda entry: entry[1].dice)
+    anchors = case_anchors(report)
+    rows = [_failure_row(method, failure, anchors) for method, failure in entries[:MOST]]
+    words = f"{len(entries)} with a {below}, the worst first."
+    if len(entries) > MOST:
+        words += f" The first {MOST} are listed; all are in failures.csv."
+    if not set(anchors) >= {failure.case for _, failure in entries}:
+        words += " A case without a link was not drawn: --cases or --worst draws it."
+    heads = ["case", report.unit, "method", "outcome", DICE.heading]
+    return paragraph(words) + table("Failures", heads, [rows], 4)
+
+
+def _failure_row(method: str, failure: Failure, anchors: Mapping[str, str]) -> list[Cell]:
+    name: object = failure.case
+    if failure.case in anchors:
+        name = Markup('<a href="#{}">{}</a>').format(anchors[failure.case], failure.case)
+    return [
+        header(name),
+        text(spoken(failure.label)),
+        text(method, "name"),
+        text(failure.outcome.value),
+        number(failure.dice, shown=DICE.show(failure.dice)),
+    ]
+
+
+WRITTEN = ("metrics.json", SUMMARY, "per_case.csv", "averages.csv", "failures.csv")
+
+
+def source_files_section(report: Report) -> Markup:
+    columns = list(report.first.group_columns)
+    names: set[str] = set()
+    for result in report.results.values():
+        names |= result.by_case.keys()
+    rows = [_case_row(report, name, columns) for name in sorted(names)]
+    heads = ["case", *columns, *(f"{method}\nmean {DICE.heading}" for method in report.methods)]
+    heads += [*(f"{method}\n{KNOWN_WRONG.heading.lower()}" for method in report.methods), "files"]
+    intro = paragraph("Mean Dice over the labels that are scored in a case.")
+    return intro + table("Cases", heads, [rows], 1 + len(columns)) + _files(report)
+
+
+def _case_row(report: Report, name: str, columns: Sequence[str]) -> list[Cell]:
+    groups = report.first.groups_of(name)
+    row = [header(name), *(text(groups[column], "name") for column in columns)]
+    dice: list[Cell] = []
+    wrong: list[Cell] = []
+    links: list[Markup] = []
+    for method, result in report.results.items():
+        case = result.by_case.get(name)
+        if case is None:
+            dice.append(number(None))
+            wrong.append(number(None))
+            continue
+        mean, share = report.case_mean(method, name), case.known_wrong_share
+        dice.append(number(mean, shown=DICE.show(mean)))
+        wrong.append(number(share, shown=KNOWN_WRONG.show(share)))
+        if not links:
+            links.append(link(case.reference_file, report.folder, "reference"))
+        links.append(link(case.prediction_file, report.folder, method))
+    return [*row, *dice, *wrong, Cell(join(links, ", "), kind="name")]
+
+
+def _files(report: Report) -> Markup:
+    lines = []
+    for method, result in report.results.items():
+        folder = Path(report.sources[method]).parent
+        written = [folder / name for name in WRITTEN if (folder / name).is_file()]
+        links = [link(path, report.folder, path.name) for path in written]
+        predictions = link(result.settings.prediction_folder, report.folder)
+        lines.append(
+            Markup("{}: {}; predictions: {}").format(method, join(links, ", "), predictions)
+        )
+    lines.append(
+        Markup("references: {}").format(link(report.first.settings.reference_folder, report.folder))
+    )
+    lines.append(
+        Markup("data set: {}").format(link(report.first.settings.dataset_json, report.folder))
+    )
+    return bullets(lines)
+
+
+COVERAGE_NOTE = (
+    "Number of cases in which each label is annotated, by protocol. Darker: a larger share of the "
+    "group."
+)
+
+
+def coverage_section(report: Report) -> Markup:
+    contract = report.contract
+    if contract is None:
+        return Markup("")
+    evaluated = set(report.cases)
+    parts: dict[str, list[str]] = {"not evaluated (training)": [], "evaluated": []}
+    for case in contract.cases:
+        parts["evaluated" if case in evaluated else "not evaluated (training)"].append(case)
+    groups = [coverage_table(contract, cases, part=part) for part, cases in parts.items() if cases]
+    labels = list(groups[0][0].counts)  # with the regions
+    if len(labels) > WIDE:
+        content = details(f"{len(labels)} labels", _rows_by_label(groups, labels))
+    else:
+        content = _rows_by_group(groups, labels)
+    return paragraph(COVERAGE_NOTE) + content + _label_sets(contract)
+
+
+def _rows_by_label(groups: Sequence[Sequence[CoverageRow]], labels: Sequence[str]) -> Markup:
+    rows = [row for group in groups for row in group]
+    columns = [f"{row.part}\n{row.group}\nn = {row.cases}" for row in rows]
+    lines = []
+    for label in labels:
+        counts = [_shaded(row.counts[label], row.cases) for row in rows]
+        lines.append([header(spoken(label)), *counts])
+    return table("Coverage", ["label", *columns], [lines])
+
+
+def _rows_by_group(groups: Sequence[Sequence[CoverageRow]], labels: Sequence[str]) -> Markup:
+    def cells(row: CoverageRow) -> list[Cell]:
+        counts = [_shaded(row.counts[label], row.cases) for label in labels]
+        return [header(row.part), text(row.group), number(row.cases, 0), *counts]
+
+    bodies = [list(map(cells, rows)) for rows in groups]
+    return table("Coverage", ["cases", "group", "n", *map(spoken, labels)], bodies, 2)
+
+
+def _label_sets(contract: Contract) -> Markup:
+    """Return what values stand for that may be several labels."""
+    heading, *sets = describe_label_sets(contract).splitlines() or [""]
+    if not sets:
+        return Markup("")
+    return paragraph(f"{heading} {'; '.join(map(str.strip, sets))}", "note")
+
+
+def _shaded(count: int, cases: int) -> Cell:
+    share = count / cases if cases else 0
+    style = f"background:rgba(110,119,129,{0.4 * share:.2f})"
+    return Cell(escape(count), str(count), style=style)
+
+
+LINES = (
+    ("line:solid", "training loss, pseudo-Dice"),
+    ("line:dashed", "validation loss"),
+)
+
+
+def training_section(report: Report) -> Markup:
+    parts = []
+    for name, folds in report.models.items():
+        losses = [
+            (f"fold {fold.fold}, {kind}", style, values)
+            for fold in folds
+            for kind, style, values in (
+                ("training", "train", fold.train_loss),
+                ("validation", "val", fold.val_loss),
+            )
+        ]
+        pseudo = [(f"fold {fold.fold}", "pseudo", fold.pseudo_dice) for fold in folds]
+        drawn = (
+            line_plot("Loss", losses, "loss"),
+            line_plot("Pseudo-Dice", pseudo, "mean over labels", (0.0, 1.0)),
+        )
+        figures = [
+            figure(f"{name} curves {number}", plot) for number, plot in enumerate(drawn) if plot
+        ]
+        parts.append(
+            Markup("<h3>{}: {} fold(s)</h3>{}").format(
+                name, len(folds), plots(figures, "plots two")
+            )
+        )
+    if not parts:
+        return Markup("")
+    intro = "One line per fold, from nnU-Net's training logs. Point at a line for its fold."
+    return paragraph(intro) + legend(LINES) + join(parts)
