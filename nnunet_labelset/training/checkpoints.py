@@ -263,6 +263,11 @@ class StartFile:
         network = plain_network(network)
         start = self._find(network)
         if start is None:
+            if pretrained_file() is None and self.default.is_file():
+                log(
+                    f"WARNING: {self.default} is not loaded: this network knows nothing of the "
+                    f"model to extend. Train with -pretrained_weights {self.default}, without --c"
+                )
             return None
         start.restore_outputs(network)
         log(f"Output layers of {len(self.names)} labels restored from {start.file}")

@@ -109,7 +109,7 @@ class LabelSetMixin(Trainer):
     def on_train_start(self) -> None:
         """Do as nnU-Net; an extended network gets the outputs of the labels that it knows."""
         super().on_train_start()
-        if not self.is_resuming and self.current_epoch == 0:
+        if self.current_epoch == 0:  # also with --c, if no checkpoint was written before
             with stopping():
                 new_labels = self.start_file.restore(self.network, self.print_to_log_file)
             self.state.new_labels = new_labels

@@ -212,7 +212,7 @@ def test_the_old_model_teaches_from_the_first_step(
 
 @pytest.mark.parametrize("is_loaded", [True, False])
 def test_a_python_script_gets_the_outputs_of_the_start_file(
-    in_process: tiny.NNUNet, tmp_path: Path, is_loaded: bool
+    in_process: tiny.NNUNet, tmp_path: Path, is_loaded: bool, capsys: pytest.CaptureFixture
 ) -> None:
     """nnU-Net's `run_training()` names the file to nobody; the weights of the network tell."""
     cls = TRAINERS["nnUNetTrainerLabelSetTeacher"]
@@ -228,7 +228,10 @@ def test_a_python_script_gets_the_outputs_of_the_start_file(
     trainer.start_file.default = start  # the data set is shared by other tests
     if is_loaded:
         load_pretrained_weights(trainer.network, str(start))
+    trainer.is_resuming = not is_loaded  # --c, but nothing was saved: a training from the start
     trainer.on_train_start()
+    printed = capsys.readouterr().out
+    assert (f"-pretrained_weights {start}" in printed) is not is_loaded  # a forgotten start file
     state = trainer.network.state_dict()
     outputs = [key for key in weights if ".seg_layers." in key and key.endswith("weight")]
     assert outputs
