@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.dataset_conversion.addition import (
@@ -41,7 +42,15 @@ from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import preprocessed_copy
-from nnunet_labelset.nnunet.names import NUM_TRAINING, RAW, dataset_words
+from nnunet_labelset.nnunet.names import (
+    CHANNELS,
+    DEFAULT_CONFIGURATION,
+    FILE_ENDING,
+    FLAT_CONFIGURATION,
+    NUM_TRAINING,
+    RAW,
+    dataset_words,
+)
 from nnunet_labelset.nnunet.publish import (
     NOTES,
     PROVENANCE,
@@ -51,7 +60,7 @@ from nnunet_labelset.nnunet.publish import (
     publish,
     staged,
 )
-from nnunet_labelset.nnunet.raw import TEST, TRAINING, new_dataset_json
+from nnunet_labelset.nnunet.raw import TEST, TRAINING
 from nnunet_labelset.nnunet.recommendation import next_commands
 
 MOST_LINES = 10  # of one kind; the table has them all
@@ -171,7 +180,7 @@ def _publish(
     origins = {job.case: origin_of(job, results[job.case].checksums) for job in jobs}
     files = [name for job in jobs for name in output_names(job, results[job.case])]
     ending = jobs[0].ending
-    content = new_dataset_json(target.folder.name, plan.channels, 0, ending)
+    content = _new_dataset_json(target.folder.name, plan.channels, ending)
     if before is not None:
         origins = {**before.origins, **origins}
         files += link_cases(target, files)
@@ -186,6 +195,16 @@ def _publish(
     for name, text in tables.items():
         _write_table(target, name, text)
     return publish(target, files, content)
+
+
+def _new_dataset_json(name: str, channels: Sequence[str], ending: str) -> dict[str, Any]:
+    """Return what dataset.json says beside the labels and the number of cases."""
+    return {
+        CHANNELS: {str(number): channel for number, channel in enumerate(channels)},
+        NUM_TRAINING: 0,
+        FILE_ENDING: ending,
+        "name": name,
+    }
 
 
 def _write_table(target: Target, name: str, text: str) -> None:
@@ -310,7 +329,8 @@ def closing_words(written: Written, folder: Path, remarks: Sequence[str] = ()) -
     if os.path.realpath(os.environ.get(RAW, "")) != os.path.realpath(folder.parent):
         lines.append(f"  export {RAW}={shlex.quote(str(folder.parent.resolve()))}")
     names = written.contract.leaf_names
-    return "\n".join([*lines, *next_commands(number, folder, names, flat=written.is_flat)])
+    first = FLAT_CONFIGURATION if written.is_flat else DEFAULT_CONFIGURATION
+    return "\n".join([*lines, *next_commands(number, folder, names, configuration=first)])
 
 
 def _counts(written: Written, folder: Path) -> Iterator[str]:

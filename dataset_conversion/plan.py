@@ -19,8 +19,9 @@ from nnunet_labelset.dataset_conversion.job import (
 from nnunet_labelset.dataset_conversion.meaning import Mask, SourceProtocol
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.regrid import UNKNOWN, Outside
-from nnunet_labelset.dataset_conversion.sources.case_list import CaseRow, CaseRows
 from nnunet_labelset.dataset_conversion.sources.cases import (
+    CaseRow,
+    CaseRows,
     SourceCase,
     cases_in_folder,
     listed_cases,

@@ -1,24 +1,44 @@
-"""The cases of a source: what lies in a folder, or stands in a case list."""
+"""The cases of a source: files that match patterns in a folder, or rows of a case list."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract.annotated_table import (
+    LabelColumns,
+    case_column,
+    ignored_note,
+    listed_leaves,
+    names_columns,
+    require_all_labels,
+    without_ending,
+)
 from nnunet_labelset.dataset_conversion.notes import Note
-from nnunet_labelset.dataset_conversion.sources.case_list import CaseRow, read_case_list
-from nnunet_labelset.dataset_conversion.sources.manifest import Manifest, Role, Source
+from nnunet_labelset.dataset_conversion.sources.manifest import (
+    LABEL,
+    MASK,
+    Kind,
+    Manifest,
+    Role,
+    Source,
+)
 from nnunet_labelset.dataset_conversion.sources.names import Matching
-from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.files import list_files
+from nnunet_labelset.io.tables import TableRow, read_table
 from nnunet_labelset.io.text import some
+from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 if TYPE_CHECKING:  # pydicom is an extra
     from nnunet_labelset.dataset_conversion.dicom.planning import PlannedCase
 
+MOST_NEAR_MISSES = 1000
+COLUMNS = ("case", "name", "source", "part", "annotated")
 TOKENS = re.compile(r"(\{case\}|\{structure\}|\*\*/|\*)")
 
 
@@ -148,3 +168,189 @@ def pattern_regex(pattern: str, case: str = "[^/]+") -> re.Pattern[str]:
         else:
             pieces.append(wildcards.get(token) or re.escape(token))
     return re.compile("".join(pieces))
+
+
+@dataclass(frozen=True)
+class CaseRow:
+    """One case; what a cell leaves empty follows the source."""
+
+    case: str
+    where: str
+    name: str  # of the case in the data set
+    source: str
+    part: str
+    annotated: LabelSet | None
+    files: dict[Role, Path]
+
+
+@dataclass(frozen=True)
+class AnnotatedList:
+    """The rows of a table of `convert --annotated`; `notes` say what was ignored or understood."""
+
+    rows: Mapping[tuple[str, str], CaseRow]
+    notes: tuple[str, ...] = ()
+
+
+def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
+    """Return what a table says about the cases of sources.
+
+    As in the table of `annotate`, the labels of a case are listed in a column `annotated`, or have
+    a column each, with yes or no.
+    """
+    table = read_table(path, names_columns(leaves))
+    names = [name for name in table[0] if name]
+    ticks = LabelColumns(table, leaves)
+    case = case_column(names, path)
+    known = {case, *COLUMNS, *ticks.columns.values()}
+    ignored = tuple(name for name in names if name not in known)
+    for name in ignored:
+        if hint := near_miss(name.lower(), COLUMNS):
+            raise LabelSetError(f"{path}: unknown column '{name}'{hint}")
+    if "annotated" not in names and (ticks.columns or not set(names) & set(COLUMNS[1:])):
+        require_all_labels(ticks, names, path)
+    for line in table:
+        line["case"] = without_ending(line[case])
+    notes = (*ignored_note(ignored), *ticks.notes)
+    return AnnotatedList(_rows(table, COLUMNS, leaves, ticks), notes)
+
+
+def read_case_list(
+    path: Path, leaves: tuple[str, ...], channels: tuple[str, ...], folder: Path | None = None
+) -> dict[tuple[str, str], CaseRow]:
+    """Return the rows of a case list with its files, by (source, case)."""
+    table = read_table(path)
+    images = _image_columns(channels, "image" in table[0])
+    ticks = LabelColumns(table, leaves)
+    known = [*COLUMNS, *images, "label", "mask"]
+    _check_columns(list(table[0]), [*known, *ticks.columns.values()], ["case", *images], path)
+    if ticks.columns and "annotated" not in table[0]:
+        require_all_labels(ticks, list(table[0]), path)
+    base = folder or path.parent
+    rows = _rows(table, known, leaves, ticks)
+    lines = {(line.get("source", ""), line["case"]): line for line in table}
+    return {key: replace(row, files=_files(lines[key], images, base)) for key, row in rows.items()}
+
+
+def _files(line: TableRow, images: Mapping[str, str], base: Path) -> dict[Role, Path]:
+    files = {Role(Kind.IMAGE, channel): line[column] for column, channel in images.items()}
+    files |= {role: line.get(role.kind.value, "") for role in (LABEL, MASK)}
+    return {role: base / name for role, name in files.items() if name}
+
+
+def _rows(
+    table: Sequence[TableRow], known: Sequence[str], leaves: tuple[str, ...], ticks: LabelColumns
+) -> dict[tuple[str, str], CaseRow]:
+    has_list = "annotated" in table[0]
+    rows: dict[tuple[str, str], CaseRow] = {}
+    for line in table:
+        row = _read_row(dict.fromkeys(known, "") | line, line.where, leaves)
+        if not has_list and ticks.columns and not ticks.says_nothing(line):
+            row = replace(row, annotated=ticks.annotated(line))
+        if rows.setdefault((row.source, row.case), row) is not row:
+            raise LabelSetError(f"{line.where}: case '{row.case}' was listed before")
+    return rows
+
+
+def _image_columns(channels: tuple[str, ...], in_one_file: bool) -> dict[str, str]:
+    """Return the channel of each column with image files; "" means all, as colours of a picture."""
+    if len(channels) == 1:
+        return {"image": channels[0]}
+    if channels and in_one_file:
+        return {"image": ""}
+    return {f"image_{channel}": channel for channel in channels}
+
+
+def _check_columns(
+    columns: list[str], known: Sequence[str], needed: Sequence[str], path: Path
+) -> None:
+    for column in columns:
+        if column not in known:
+            raise LabelSetError(f"{path}: unknown column '{column}'{did_you_mean(column, known)}")
+    for column in needed:
+        if column not in columns:
+            raise LabelSetError(
+                f"{path}: expected a column '{column}' in the first line, "
+                f"but got {', '.join(columns)}"
+            )
+
+
+def _read_row(cells: Mapping[str, str], where: str, leaves: tuple[str, ...]) -> CaseRow:
+    if not cells["case"]:
+        raise LabelSetError(f"{where}: no case name")
+    if cells["part"] not in ("", TRAINING, TEST):
+        raise LabelSetError(
+            f"{where}: part: expected '{TRAINING}' or '{TEST}', but got '{cells['part']}'"
+        )
+    annotated = None
+    if cells["annotated"]:
+        annotated = listed_leaves(cells["annotated"], leaves, f"{where}: annotated")
+    return CaseRow(
+        case=cells["case"],
+        where=where,
+        name=cells["name"],
+        source=cells["source"],
+        part=cells["part"],
+        annotated=annotated,
+        files={},
+    )
+
+
+class CaseRows:
+    """The rows of a case list, each of which is about one case.
+
+    With `lost_zeros`, a row `1` is also about a case `001`: spreadsheets drop the zeros.
+    """
+
+    def __init__(self, rows: Mapping[tuple[str, str], CaseRow], lost_zeros: bool = False) -> None:
+        self.rows = rows
+        self.lost_zeros = lost_zeros
+        self.users: dict[
+            tuple[str, str], list[tuple[str, str]]
+        ] = {}  # the cases that each row is about
+
+    def find(self, source: str, *names: str) -> CaseRow | None:
+        """Return the row of a case, which the list may call by any of its names.
+
+        The first name is the one in the data set.
+        """
+        for row_source in (source, ""):
+            for name in (*names, *(_without_zeros(name) for name in names if self.lost_zeros)):
+                row = self.rows.get((row_source, name))
+                if row is not None:
+                    self.users.setdefault((row_source, name), []).append((source, names[0]))
+                    return row
+        return None
+
+    def problems(
+        self, sources: set[str], other_sources: set[str], cases: Sequence[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield rows that are about several cases, or about a source or case that does not exist.
+
+        Rows about `other_sources` wait for another run.
+        """
+        known = sorted(sources | other_sources)
+        # The search for near misses takes time.
+        near_cases = cases if len(cases) < MOST_NEAR_MISSES else ()
+        for key, row in self.rows.items():
+            users = self.users.get(key, [])
+            if len(users) > 1:
+                text = _shared_text(row, users)
+                yield from ((case, text) for _, case in users)
+            elif row.source and row.source not in known:
+                hint = did_you_mean(row.source, known)
+                yield row.case, f"{row.where}: no such source: '{row.source}'{hint}"
+            elif not users and (not row.source or row.source in sources):
+                hint = near_miss(row.case, near_cases)
+                yield row.case, f"{row.where}: no source has a case '{row.case}'{hint}"
+
+
+def _shared_text(row: CaseRow, users: Sequence[tuple[str, str]]) -> str:
+    shown = [f"'{case}' of {source}" for source, case in users]
+    return (
+        f"{row.where}: case '{row.case}' could be {some(shown)}: "
+        "name its source in a column 'source'"
+    )
+
+
+def _without_zeros(name: str) -> str:
+    return name.lstrip("0") or "0" if name.isdigit() else name

@@ -165,19 +165,26 @@ def run(args: argparse.Namespace) -> None:
     _check_options(args)
     folder = find_dataset(args.d)
     with locked(folder.resolve()):
-        settled = settle(folder)
-        if settled is not None:
-            print("note: an earlier call was interrupted: it was undone")
-            _print_undone(settled)
+        was_interrupted = _settle(folder)
+        if args.undo and not was_interrupted:
+            _print_undone(undo(folder))
         if args.undo:
-            if settled is None:
-                _print_undone(undo(folder))
             return
         data = open_dataset(folder, args.value_names, args.add or args.suggest)
         if args.suggest:
             _suggest(args, data)
         else:
             _declare(args, data)
+
+
+def _settle(folder: Path) -> bool:
+    """Undo a call that was interrupted; tell whether there was one."""
+    settled = settle(folder)
+    if settled is None:
+        return False
+    print("note: an earlier call was interrupted: it was undone")
+    _print_undone(settled)
+    return True
 
 
 def _check_options(args: argparse.Namespace) -> None:

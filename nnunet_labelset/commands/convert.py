@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from nnunet_labelset.commands.options import add_names, add_repeatable, add_target
 from nnunet_labelset.dataset_conversion.addition import ConvertedDataset, new_cases, read_converted
 from nnunet_labelset.dataset_conversion.dataset import closing_words, failure_text, write_dataset
 from nnunet_labelset.dataset_conversion.plan import Options, Plan, plan
-from nnunet_labelset.dataset_conversion.sources.case_list import AnnotatedList, read_annotated_list
+from nnunet_labelset.dataset_conversion.sources.cases import CaseRow, read_annotated_list
 from nnunet_labelset.dataset_conversion.sources.manifest import (
     Manifest,
     choose_sources,
@@ -124,27 +125,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     manifest, sources = choose_sources(args.manifest, args.source, args.test_source)
     folder = dataset_folder(args.o or nnunet_folder(RAW), args.d, args.n)
-    listed = AnnotatedList({})
-    if args.annotated:
-        listed = read_annotated_list(args.annotated, manifest.leaves)
-    for note in listed.notes:
-        print(f"note: {args.annotated}: {note}")
-    options = read_options(args, manifest)
+    rows, options = _read_rows(args.annotated, manifest), read_options(args, manifest)
     target = Target(folder, args.overwrite, args.add)
     before = read_present(target)
-    present = before.parts if before is not None else ()
-    jobs = plan(sources, listed.rows, options, {*manifest.sources, *preset_files()}, present)
+    others = {*manifest.sources, *preset_files()}
+    jobs = plan(sources, rows, options, others, before.parts if before is not None else ())
     if args.dry_run:
-        look(new_cases(before, jobs, args.np) if before is not None else jobs, args, bool(before))
-        return
-    print(closing_words(write_dataset(target, jobs, args.np, args.skip_bad_cases), folder))
+        look(jobs, before, args)
+    else:
+        print(closing_words(write_dataset(target, jobs, args.np, args.skip_bad_cases), folder))
 
 
-def look(jobs: Plan, args: argparse.Namespace, has_cases: bool) -> None:
+def _read_rows(path: Path | None, manifest: Manifest) -> Mapping[tuple[str, str], CaseRow]:
+    """Return what the table of --annotated says about cases."""
+    if path is None:
+        return {}
+    listed = read_annotated_list(path, manifest.leaves)
+    for note in listed.notes:
+        print(f"note: {path}: {note}")
+    return listed.rows
+
+
+def look(jobs: Plan, before: ConvertedDataset | None, args: argparse.Namespace) -> None:
     """Print what a conversion would find; fail where it would fail without reading a volume."""
+    if before is not None:
+        jobs = new_cases(before, jobs, args.np)
     print(survey(jobs))
     problematic = {case for case, _ in jobs.problems}
     good_jobs = [job for job in jobs.jobs if job.case not in problematic]
+    has_cases = before is not None
     if failure := failure_text(jobs.problems, good_jobs, args.skip_bad_cases, has_cases):
         raise LabelSetError(failure)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -82,27 +82,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     _check_options(args)
-    preprocessed = nnunet_folder(PREPROCESSED)
     folder, contract, cases = _training_cases(args.d)
-    target = preprocessed / folder.resolve().name / SPLITS
+    target = nnunet_folder(PREPROCESSED) / folder.resolve().name / SPLITS
     with locked(folder.resolve()):
         cases = _without_excluded(cases, args.exclude)
         named = _named_subjects(args, cases)
         copies = _copies(folder, cases)
         subjects = joined_subjects(subjects_of(contract, cases, named), copies)
         splits = _new_splits(args, subjects)
-        networks = trained_networks(folder.resolve().name) if target.is_file() else []
-        is_written = _write(target, splits, args.overwrite)
-    state = "wrote" if is_written else "unchanged:"
+        networks = _replaced_networks(target) if args.overwrite else []
+        state = _write(target, splits, args.overwrite)
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     _print_splits(splits, contract)
-    for group in copies:
-        print(
-            f"note: the same image in {some(group)}: kept in one fold; a copy counts twice, so "
-            f"remove all but one, or leave them out: --exclude {' '.join(group[1:])}"
-        )
-    for note in _notes(contract, cases, named, subjects, networks if is_written else []):
-        print(f"note: {note}")
+    _print_notes([*_copy_notes(copies), *_notes(contract, cases, named, subjects, networks)])
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -147,6 +139,14 @@ def _copies(folder: Path, cases: Collection[str]) -> list[list[str]]:
     return groups
 
 
+def _copy_notes(copies: list[list[str]]) -> Iterator[str]:
+    for group in copies:
+        yield (
+            f"the same image in {some(group)}: kept in one fold; a copy counts twice, so "
+            f"remove all but one, or leave them out: --exclude {' '.join(group[1:])}"
+        )
+
+
 def _new_splits(args: argparse.Namespace, subjects: list[Subject]) -> list[Split]:
     if args.random is None:
         return k_folds(subjects, args.k, args.seed)
@@ -161,6 +161,11 @@ def _print_splits(splits: list[Split], contract: Contract) -> None:
         start = f"  fold {number}: {len(split[TRAINED])} train, {len(split[VALIDATED])} val"
         line = f"{start} ({some(counts, 8)})"
         print(line if len(line) <= WIDTH else "\n    ".join([f"{start}:", *counts]))
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        print(f"note: {note}")
 
 
 def _notes(
@@ -216,14 +221,21 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
     return folder, contract, cases
 
 
-def _write(path: Path, splits: list[Split], overwrite: bool) -> bool:
-    """Write unless the same is there already; other splits are kept, unless `overwrite`."""
+def _replaced_networks(path: Path) -> list[str]:
+    """Return the networks that were trained with the splits in this file."""
+    return trained_networks(path.parent.name) if path.is_file() else []
+
+
+def _write(path: Path, splits: list[Split], overwrite: bool) -> str:
+    """Write unless the same is there already, and say so; other splits are kept, unless
+    `overwrite`.
+    """
     if path.is_file() and not overwrite:
         with suppress(LabelSetError):  # what is not readable is not the same
             if read_json(path, list) == splits:
-                return False
+                return "unchanged:"
         raise LabelSetError(
             f"{path}: other splits are there already, networks may depend on them: --overwrite"
         )
     write_json(path, splits)
-    return True
+    return "wrote"

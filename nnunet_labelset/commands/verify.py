@@ -31,16 +31,20 @@ def run(args: argparse.Namespace) -> None:
     _print_findings("errors", errors)
     _print_findings("warnings", warnings)
     if args.o:
-        lines = [f"error: {line}\n" for line in errors]
-        lines += [f"warning: {line}\n" for line in warnings]
-        write_text(args.o, "".join(lines))
-        print(f"wrote {args.o}")
+        _write_findings(args.o, errors, warnings)
     name = folder.resolve().name
     summary = f"{name}: {len(errors)} error(s), {len(warnings)} warning(s)"
     if errors:
         raise LabelSetError(f"{summary}, listed above")
     print(summary)
     _print_next(folder)
+
+
+def _write_findings(path: Path, errors: Sequence[object], warnings: Sequence[object]) -> None:
+    lines = [f"error: {line}\n" for line in errors]
+    lines += [f"warning: {line}\n" for line in warnings]
+    write_text(path, "".join(lines))
+    print(f"wrote {path}")
 
 
 def _folder(dataset: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from nnunet_labelset.nnunet.names import (
     FILE_ENDING,
     IMAGES_TRAINING,
     LISTED,
-    NUM_TRAINING,
 )
 
 TRAINING, TEST = "training", "test"
@@ -68,18 +67,6 @@ def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
             f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}"
         )
     return tuple(str(channels[key]) for key in sorted(channels, key=int))
-
-
-def new_dataset_json(
-    name: str, channels: Sequence[str], num_training: int, ending: str
-) -> dict[str, Any]:
-    """What dataset.json says beside the labels."""
-    return {
-        CHANNELS: {str(number): channel for number, channel in enumerate(channels)},
-        NUM_TRAINING: num_training,
-        FILE_ENDING: ending,
-        "name": name,
-    }
 
 
 def read_dataset(folder: Path) -> tuple[dict[str, Any], Contract]:

@@ -20,7 +20,6 @@ from nnunet_labelset.nnunet.names import (
     DEFAULT_CONFIGURATION,
     DEFAULT_PLANS,
     EXTRACT_FINGERPRINT,
-    FLAT_CONFIGURATION,
     PLAN_AND_PREPROCESS,
     PREPROCESS,
     SPLITS,
@@ -64,16 +63,16 @@ def next_commands(
     folder: Path,
     names: Sequence[str],
     preprocessed: bool = False,
-    flat: bool = False,
+    configuration: str = "",
 ) -> list[str]:
     """Return what to type after a data set was written or declared.
 
-    `preprocessed`: nnU-Net's files of this data set, if there are any, are still valid. `flat`:
-    images have one slice, and nnU-Net plans no 3D network.
+    `preprocessed`: nnU-Net's files of this data set, if there are any, are still valid.
+    `configuration`: the one to train first, where the caller knows it.
     """
     plans = planned_folder(folder) if preprocessed else None
     has_splits = plans is not None and (plans / SPLITS).is_file()
-    configuration = FLAT_CONFIGURATION if flat else likely_configuration(folder, plans)
+    configuration = configuration or likely_configuration(folder, plans)
     steps = {
         f"nnunet_labelset verify -d {dataset}": True,
         f"{PLAN_AND_PREPROCESS} -d {dataset}": plans is None,

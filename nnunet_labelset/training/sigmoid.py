@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.contract.parser import BLOCK, REGIONS_VERSION
+from nnunet_labelset.contract.model import BLOCK, REGIONS_VERSION
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses import LeafDiceCELoss
 from nnunet_labelset.training.mixin import LabelSetMixin

@@ -13,8 +13,11 @@ import pytest
 from nnunet_labelset.commands import convert as convert_module
 from nnunet_labelset.commands import merge as merge_module
 from nnunet_labelset.dataset_conversion.sources import manifest as manifest_module
-from nnunet_labelset.dataset_conversion.sources.case_list import read_annotated_list
-from nnunet_labelset.dataset_conversion.sources.cases import find_cases, pattern_regex
+from nnunet_labelset.dataset_conversion.sources.cases import (
+    find_cases,
+    pattern_regex,
+    read_annotated_list,
+)
 from nnunet_labelset.dataset_conversion.sources.manifest import (
     LABEL,
     SOURCE_KEYS,
