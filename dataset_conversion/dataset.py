@@ -23,7 +23,7 @@ from nnunet_labelset.dataset_conversion.addition import (
     read_converted,
 )
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult, Renamed
-from nnunet_labelset.dataset_conversion.notes import Note
+from nnunet_labelset.dataset_conversion.notes import VOLUME, Note
 from nnunet_labelset.dataset_conversion.plan import Plan
 from nnunet_labelset.dataset_conversion.records import (
     Records,
@@ -365,6 +365,8 @@ def _note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:
     """Return notes by kind and by what they are about, the most frequent first."""
     kinds: dict[str, dict[str, list[str]]] = {}
     for case, note in notes:
+        if note.kind == VOLUME:
+            continue
         cases = kinds.setdefault(note.kind, {}).setdefault(note.about, [])
         cases.append(f"{note.detail} in {case}" if note.detail else case)
     lines = []

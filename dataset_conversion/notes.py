@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+VOLUME = "volume of the voxels"  # of every ROI, in the table of notes only
 OVERLAP = "structures overlap, the later one taken"
 
 

@@ -68,8 +68,15 @@ def _annotated(job: CaseJob) -> LabelSet:
 def _names(plan: Plan) -> Iterator[str]:
     unmatched = Counter(name for matching in plan.matchings for name in matching.unmatched)
     if unmatched:
-        texts = (f"{name} ({count})" for name, count in unmatched.most_common())
-        yield f"names that matched nothing: {some(texts, MOST_NAMES)}"
+        yield f"names that matched nothing: {_counted(unmatched)}"
+    absent = Counter(name for matching in plan.matchings for name in matching.absent)
+    if absent:
+        why = "if a template made them, 'empty_rois = \"unknown\"' says so"
+        yield f"ROIs without contours, taken as absent: {_counted(absent)}; {why}"
     several = Counter(name for matching in plan.matchings for name in matching.several)
     for name, count in several.items():
         yield f"several structures for '{name}' in {count} cases"
+
+
+def _counted(names: Counter[str]) -> str:
+    return some((f"{name} ({count})" for name, count in names.most_common()), MOST_NAMES)

@@ -35,6 +35,10 @@ class DrawnVoxels:
     volume: float
     notes: tuple[str, ...]
 
+    def describe_volume(self) -> str:
+        change = 100 * (self.volume / self.contour_volume - 1) if self.contour_volume else 0.0
+        return f"{self.volume:.4g} ml, contours {self.contour_volume:.4g} ml ({change:+.2f} %)"
+
 
 def draw(roi: Roi, stack: Stack) -> DrawnVoxels:
     """Return the voxels inside the contours of an ROI."""

@@ -14,7 +14,7 @@ from nnunet_labelset.dataset_conversion.dicom.pixels import read_pixels
 from nnunet_labelset.dataset_conversion.dicom.polygons import Raster
 from nnunet_labelset.dataset_conversion.dicom.stack import Regular, Stack
 from nnunet_labelset.dataset_conversion.dicom.structure_set import Roi, read_structure_set
-from nnunet_labelset.dataset_conversion.notes import OVERLAP, Note
+from nnunet_labelset.dataset_conversion.notes import OVERLAP, VOLUME, Note
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.volume import Volume
 
@@ -29,6 +29,7 @@ class DicomCase:
     drawing: Drawing | None = None
     structures: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     external: tuple[str, ...] = ()
+    frame_of_reference: str = ""  # of ROIs that count; empty if all of them do
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -80,11 +81,19 @@ class DicomReader:
             inside[raster.mask] = number
 
     def mask(self) -> np.ndarray:
-        """Return what lies inside the EXTERNAL contour."""
+        """Return what lies inside the EXTERNAL contour. Slices without it tell nothing: there, all
+        may be inside.
+        """
         mask = np.zeros(self.case.stack.shape, dtype=bool)
         for name in self.case.external:
             for raster in self._rasters(name):
                 mask[raster.box] |= raster.mask
+        untold = ~mask.any(axis=(1, 2))
+        mask[untold] = True
+        if count := int(np.count_nonzero(untold)):
+            about = "nothing follows outside of it there"
+            detail = f"{count} of {mask.shape[0]}"
+            self.notes.append(Note("slices without EXTERNAL contour", about, detail))
         return mask if self.regular is None else self.regular.labels(mask).array
 
     @property
@@ -102,7 +111,8 @@ class DicomReader:
         if self._drawn is None:
             self._drawn = {}
             for roi in read_structure_set(self._path):
-                self._drawn.setdefault(roi.name, []).append(roi)
+                if roi.lies_in(self.case.frame_of_reference):
+                    self._drawn.setdefault(roi.name, []).append(roi)
         rasters = []
         for roi in self._drawn[name]:
             try:
@@ -111,5 +121,6 @@ class DicomReader:
                 raise LabelSetError(f"{self._path}: {error}") from None
             self.notes += [Note("contours", f"{roi.name}: {text}") for text in voxels.notes]
             if voxels.raster is not None:
+                self.notes.append(Note(VOLUME, roi.name, voxels.describe_volume()))
                 rasters.append(voxels.raster)
         return rasters

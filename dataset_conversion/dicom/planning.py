@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nnunet_labelset.dataset_conversion.dicom.drawing import DicomCase
@@ -52,45 +52,77 @@ def plan_cases(
     index = read_index(folder)
     patterns = [re.compile(text) for text in structures]
     drawings = _drawings_by_series(index, rules)
-    chosen = [series for series in index.series.values() if _is_wanted(series, drawings, rules)]
-    left_out = _left_out(index, chosen, rules)
+    drawn = {found.names["PatientID"] for group in drawings.values() for found in group}
+    chosen = [
+        series for series in index.series.values() if _is_wanted(series, drawings, drawn, rules)
+    ]
+    strays = _strays(index, drawings, rules)
+    left_out = _left_out(index, chosen, strays, rules)
     cases: dict[str, PlannedCase] = {}
     for series in chosen:
-        name = case_name(series, rules.case)
         planned = _plan_case(series, drawings.get(series.uid, []), rules, patterns)
         planned.notes += left_out.get(series.names["PatientID"], [])
+        planned.problems += _unreadable(index, {image.path.parent for image in series.slices})
+        name = case_name(series, rules.case) or _unnamed(series, planned, rules.case)
         if name in cases:
-            first = cases[name]
-            first.problems.append(
+            cases[name].problems.append(
                 f"{series.folder}: {series} is case '{name}' too: choose a series "
                 f'(series = "REGEX"), or name cases apart, e.g. case = '
                 '"{PatientID}_{StudyDate}"'
             )
-            continue
-        planned.problems += _unreadable(index, series)
-        cases[name] = planned
-    for drawing in _stray(index, drawings):
-        where = case_name(drawing, rules.case)
-        problem = f"{drawing.path}: refers to images that are not below {folder}" + (
-            ": if UIDs were replaced, 'match = \"folder\"' pairs it with the series beside it"
-        )
-        cases.setdefault(where, PlannedCase()).problems.append(problem)
+        else:
+            cases[name] = planned
+    lost = [drawing for drawing in strays if drawing.names["PatientID"] not in drawn - {""}]
+    for name, problem in _left_over(index, chosen, lost, rules):
+        cases.setdefault(name, PlannedCase()).problems.append(problem)
     return dict(sorted(cases.items()))
 
 
-def _is_wanted(series: Series, drawings: Mapping[str, list[Drawing]], rules: DicomRules) -> bool:
-    """Whether a series is a case: those that were drawn on are, if any was in its study."""
+def _unnamed(series: Series, planned: PlannedCase, template: str) -> str:
+    planned.problems.append(
+        f"{series.folder}: {series} has nothing for case = '{template}': name cases after another "
+        'attribute, e.g. case = "{StudyInstanceUID}"'
+    )
+    return f"unnamed_{series.uid}"
+
+
+def _left_over(
+    index: Index, chosen: Sequence[Series], lost: Sequence[Drawing], rules: DicomRules
+) -> Iterator[tuple[str, str]]:
+    """Yield files that belong to no image: a name for their case, and the problem."""
+    for drawing in lost:
+        yield (
+            case_name(drawing, rules.case) or f"unnamed_{drawing.path.stem}",
+            f"{drawing.path}: refers to images that are not below {index.folder}: if UIDs were "
+            "replaced, 'match = \"folder\"' pairs it with the series beside it",
+        )
+    known = {image.path.parent for series in chosen for image in series.slices}
+    # Perhaps structure sets: whose, they cannot say.
+    for problem in _unreadable(index, {path.parent for path in index.unreadable} - known):
+        yield "unreadable", problem
+
+
+def _is_wanted(
+    series: Series,
+    drawings: Mapping[str, list[Drawing]],
+    drawn: Collection[str],
+    rules: DicomRules,
+) -> bool:
+    """Whether a series is a case: those that were drawn on are, if any of its patient was."""
     if not rules.series.search(series.names["SeriesDescription"]):
         return False
     if series.uid in drawings:
         return True
-    patient = series.names["PatientID"]
-    drawn = [found.names["PatientID"] for group in drawings.values() for found in group]
-    return patient not in drawn and not all(image.localiser for image in series.slices)
+    is_localiser = all(image.localiser for image in series.slices)
+    return series.names["PatientID"] not in drawn and not is_localiser
 
 
-def _left_out(index: Index, chosen: Sequence[Series], rules: DicomRules) -> dict[str, list[Note]]:
-    """Return notes, by patient, about series that match but are no case."""
+def _left_out(
+    index: Index, chosen: Sequence[Series], strays: Sequence[Drawing], rules: DicomRules
+) -> dict[str, list[Note]]:
+    """Return notes, by patient, about series that match but are no case, and about drawings on
+    images that are not there.
+    """
     uids = {series.uid for series in chosen}
     notes: dict[str, list[Note]] = {}
     for series in index.series.values():
@@ -98,6 +130,9 @@ def _left_out(index: Index, chosen: Sequence[Series], rules: DicomRules) -> dict
         if matches and series.uid not in uids:
             note = Note("series without structures left out", str(series))
             notes.setdefault(series.names["PatientID"], []).append(note)
+    for drawing in strays:
+        note = Note("structure sets of images that are not there left out", drawing.path.name)
+        notes.setdefault(drawing.names["PatientID"], []).append(note)
     return notes
 
 
@@ -122,6 +157,9 @@ def _series_of(drawing: Drawing, index: Index, rules: DicomRules) -> list[str]:
     named = [uid for uid in drawing.series if uid in index.series]
     if named:
         return named
+    if not drawing.series and not drawing.slices:
+        frames = drawing.frames_of_reference
+        return [uid for uid, found in index.series.items() if found.frame_of_reference in frames]
     return [
         uid
         for uid, series in index.series.items()
@@ -129,16 +167,19 @@ def _series_of(drawing: Drawing, index: Index, rules: DicomRules) -> list[str]:
     ]
 
 
-def _stray(index: Index, drawings: Mapping[str, list[Drawing]]) -> Iterable[Drawing]:
+def _strays(
+    index: Index, drawings: Mapping[str, list[Drawing]], rules: DicomRules
+) -> list[Drawing]:
+    """Return drawings that match, on images that are not there."""
     used = {drawing.path for group in drawings.values() for drawing in group}
-    labels = {drawing.label for group in drawings.values() for drawing in group}
-    for drawing in index.drawings:
-        if drawing.path not in used and (drawing.label in labels or not drawings):
-            yield drawing
+    return [
+        drawing
+        for drawing in index.drawings
+        if drawing.path not in used and rules.structure_set.search(drawing.label)
+    ]
 
 
-def _unreadable(index: Index, series: Series) -> list[str]:
-    folders = {image.path.parent for image in series.slices}
+def _unreadable(index: Index, folders: Collection[Path]) -> list[str]:
     return [
         f"{path}: not readable as DICOM: {why}"
         for path, why in index.unreadable.items()
@@ -147,15 +188,14 @@ def _unreadable(index: Index, series: Series) -> list[str]:
 
 
 def case_name(source: Series | Drawing, template: str) -> str:
-    """Return the name of a case: the template with DICOM attributes in it."""
+    """Return the name of a case: the template with DICOM attributes in it. May be empty."""
     for keyword in re.findall(r"\{(\w*)\}", template):
         if keyword not in NAMING_KEYWORDS:
             raise LabelSetError(
                 f"case = '{template}': no attribute '{keyword}'"
                 f"{did_you_mean(keyword, NAMING_KEYWORDS)}"
             )
-    name = UNSAFE.sub("_", template.format_map(source.names)).strip("_.+-")
-    return name or f"unnamed_{source.path.stem}" if isinstance(source, Drawing) else name
+    return UNSAFE.sub("_", template.format_map(source.names)).strip("_.+-")
 
 
 def _plan_case(
@@ -167,14 +207,13 @@ def _plan_case(
         planned.images = [stack.slices[0].path]
         _check_regular(stack, series, rules)
         drawing = _choose(series, drawings, rules)
-        planned.dicom = DicomCase(stack, drawing)
+        frame_of_reference = "" if rules.match_by_folder else series.frame_of_reference
+        planned.dicom = DicomCase(stack, drawing, frame_of_reference=frame_of_reference)
         if drawing is not None:
             if rules.match_by_folder:
                 about = f"{drawing.path.name} and {series}"
                 planned.notes.append(Note("paired by folder, not by UIDs", about))
-            else:
-                _check_reference(drawing, series)
-            _add_structures(planned, stack, drawing, rules, patterns)
+            _add_structures(planned, _drawn_on(planned, series), rules, patterns)
     except LabelSetError as error:
         planned.problems.append(str(error))
     return planned
@@ -209,43 +248,66 @@ def _choose(series: Series, drawings: Sequence[Drawing], rules: DicomRules) -> D
     )
 
 
-def _check_reference(drawing: Drawing, series: Series) -> None:
-    frames = drawing.frames_of_reference
-    if frames and series.frame_of_reference and series.frame_of_reference not in frames:
+def _drawn_on(planned: PlannedCase, series: Series) -> list[Roi]:
+    """Return the ROIs that were drawn in the coordinates of the image."""
+    assert planned.dicom is not None
+    assert planned.dicom.drawing is not None
+    frame, drawing = planned.dicom.frame_of_reference, planned.dicom.drawing
+    rois = _read_rois(drawing)
+    here = [roi for roi in rois if roi.lies_in(frame)]
+    named = drawing.frames_of_reference
+    if (frame and named and frame not in named) or (rois and not here):
         raise LabelSetError(
             f"{drawing.path}: its frame of reference is not that of the image "
             f"({series.folder}): it was drawn in other coordinates"
         )
+    if len(here) < len(rois):
+        others = some(roi.name for roi in rois if not roi.lies_in(frame))
+        planned.notes.append(Note("ROIs in another frame of reference left out", others))
+    return here
 
 
 def _add_structures(
-    planned: PlannedCase,
-    stack: Stack,
-    drawing: Drawing,
-    rules: DicomRules,
-    patterns: Sequence[re.Pattern],
+    planned: PlannedCase, rois: Sequence[Roi], rules: DicomRules, patterns: Sequence[re.Pattern]
 ) -> None:
     """Find the ROIs of every label, and the EXTERNAL one."""
-    rois = _read_rois(drawing)
-    drawn = [roi for roi in rois if roi.is_drawn]
+    assert planned.dicom is not None
+    assert planned.dicom.drawing is not None
+    path = planned.dicom.drawing.path
+    drawn = [roi for roi in rois if _counts(roi, rules)]
     external = [roi.name for roi in drawn if roi.interpreted_type == EXTERNAL and roi.contours]
     names = [roi.name for roi in drawn]
-    matching = match_names(names, patterns, rules.several_rois, str(drawing.path), external)
-    planned.matching = matching
+    matching = match_names(names, patterns, rules.several_rois, str(path), external)
+    empty = _empty(rois, patterns)
+    absent = tuple(roi.name for roi in empty if _counts(roi, rules))
+    planned.matching = replace(matching, absent=absent)
     planned.problems += matching.problems
-    planned.notes += [*matching.notes, *_open_notes(rois, patterns)]
-    planned.dicom = DicomCase(
-        stack=stack,
-        drawing=drawing,
+    planned.notes += [*matching.notes, *_empty_notes(empty, rules)]
+    planned.dicom = replace(
+        planned.dicom,
         structures=matching.structures,
         external=tuple(external) if rules.use_external else (),
     )
 
 
-def _open_notes(rois: Sequence[Roi], patterns: Sequence[re.Pattern]) -> Iterator[Note]:
+def _counts(roi: Roi, rules: DicomRules) -> bool:
+    """Whether an ROI says anything about its structure."""
+    return bool(roi.contours) or (roi.is_drawn and rules.empty_is_drawn)
+
+
+def _empty(rois: Sequence[Roi], patterns: Sequence[re.Pattern]) -> list[Roi]:
+    """Return the ROIs of labels that have no closed contour."""
+    empty = [roi for roi in rois if not roi.contours]
+    return [roi for roi in empty if any(pattern.search(roi.name) for pattern in patterns)]
+
+
+def _empty_notes(rois: Sequence[Roi], rules: DicomRules) -> Iterator[Note]:
+    empty = "taken as absent" if rules.empty_is_drawn else "not annotated"
     for roi in rois:
-        if not roi.is_drawn and any(pattern.search(roi.name) for pattern in patterns):
+        if roi.skipped:
             yield Note("points or open contours only, not annotated", roi.name)
+        else:
+            yield Note(f"ROI without contours, {empty}", roi.name)
 
 
 def _read_rois(drawing: Drawing) -> list[Roi]:

@@ -122,7 +122,9 @@ class Stack:
 def sorted_stack(series: Series) -> Stack:
     """Return the slices of a series in order, or raise what makes them no single volume."""
     notes = []
-    slices = list({(image.uid, image.frame): image for image in series.slices}.values())
+    # Some anonymisers give one UID to all slices.
+    distinct = {(image.uid, image.frame, image.position): image for image in series.slices}
+    slices = list(distinct.values())
     if len(slices) < len(series.slices):
         notes.append(f"{len(series.slices) - len(slices)} duplicate files left out")
     volume = [image for image in slices if not image.localiser]

@@ -36,6 +36,12 @@ class Roi:
         """Whether its annotator looked: also without any contour, but not with points alone."""
         return bool(self.contours) or not self.skipped
 
+    def lies_in(self, frame_of_reference: str) -> bool:
+        """Whether its coordinates are those of an image; unknown ones are taken to be."""
+        return not (self.frame_of_reference and frame_of_reference) or (
+            self.frame_of_reference == frame_of_reference
+        )
+
 
 def read_structure_set(path: Path, with_points: bool = True) -> list[Roi]:
     """Return the ROIs of an RTSTRUCT file in their order.

@@ -12,7 +12,15 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.toml import get_choice, get_rule, get_text
 
 SEVERAL_ROIS = "several_rois"
-KEYS = {"series", "structure_set", "structure_sets", SEVERAL_ROIS, "irregular", "match"}
+KEYS = {
+    "series",
+    "structure_set",
+    "structure_sets",
+    SEVERAL_ROIS,
+    "empty_rois",
+    "irregular",
+    "match",
+}
 
 
 class SeveralSets(Enum):
@@ -39,6 +47,7 @@ class DicomRules:
     structure_set: re.Pattern[str]  # of its label
     structure_sets: SeveralSets
     several_rois: SeveralRois
+    empty_is_drawn: bool  # else ROIs without contours are left over from a template
     resample_irregular: bool
     match_by_folder: bool
     use_external: bool
@@ -55,6 +64,7 @@ def read_dicom_rules(entry: Mapping[str, Any], where: str) -> DicomRules:
         structure_set=_regex(entry, "structure_set", where),
         structure_sets=get_rule(entry, "structure_sets", where, SeveralSets),
         several_rois=get_rule(entry, SEVERAL_ROIS, where, SeveralRois),
+        empty_is_drawn=get_choice(entry, "empty_rois", where, ("absent", "unknown")) == "absent",
         resample_irregular=get_choice(entry, "irregular", where, ("error", "resample"))
         == "resample",
         match_by_folder=get_choice(entry, "match", where, ("uid", "folder")) == "folder",

@@ -22,6 +22,7 @@ class Matching:
     several: tuple[str, ...]  # expressions that match several names
     notes: tuple[Note, ...]
     problems: tuple[str, ...]
+    absent: tuple[str, ...] = ()  # names that match, of structures that were drawn empty
 
 
 def match_names(

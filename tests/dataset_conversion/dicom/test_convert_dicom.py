@@ -543,6 +543,7 @@ def test_preset(tmp_path: Path) -> None:
         name: RoiSpec([ellipse(scan, number, (10, 9), (4, 3))])
         for number, name in enumerate(["BrainStem", "Lt Parotid", "PAROTID_R", "Esophagus"])
     }
+    rois["Mandible"] = RoiSpec()  # of a template
     write_patient(tmp_path / "dicom", scan, rois)
     assert convert(tmp_path, "--source", f"rtstruct={tmp_path / 'dicom'}") == 0
     contract = contract_of(dataset(tmp_path))
