@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from nnunet_labelset.contract import LabelSet
 from nnunet_labelset.contract.annotated_table import (
+    CASE_COLUMNS,
     LabelColumns,
     case_column,
+    find_column,
     ignored_note,
     listed_leaves,
     names_columns,
@@ -105,10 +107,10 @@ def _ambiguities(name: str, candidates: Mapping[Role, Sequence[Sequence[Path]]])
 def listed_cases(source: Source, manifest: Manifest) -> Iterator[SourceCase]:
     """Yield the cases of a list, each with the files that its row names."""
     assert source.cases is not None
-    for row in read_case_list(
-        source.cases, manifest.leaves, manifest.channels, source.folder
-    ).values():
-        yield SourceCase(source, row.case, row.files, row)
+    listed = read_case_list(source.cases, manifest.leaves, manifest.channels, source.folder)
+    notes = tuple(Note("case list", note) for note in listed.notes)
+    for row in listed.rows.values():
+        yield SourceCase(source, row.case, row.files, row, notes)
 
 
 def find_cases(
@@ -216,19 +218,30 @@ def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
 
 def read_case_list(
     path: Path, leaves: tuple[str, ...], channels: tuple[str, ...], folder: Path | None = None
-) -> dict[tuple[str, str], CaseRow]:
-    """Return the rows of a case list with its files, by (source, case)."""
-    table = read_table(path)
-    images = _image_columns(channels, "image" in table[0])
+) -> AnnotatedList:
+    """Return the rows of a case list with its files, by (source, case).
+
+    Capitals of column names do not matter, and columns of other names are ignored.
+    """
+    table = read_table(path, lambda names: find_column(names, ("image", "label")) is not None)
+    names = [name for name in table[0] if name]
+    images = _image_columns(channels, find_column(names, ["image"]) is not None)
     ticks = LabelColumns(table, leaves)
     known = [*COLUMNS, *images, "label", "mask"]
-    _check_columns(list(table[0]), [*known, *ticks.columns.values()], ["case", *images], path)
-    if ticks.columns and "annotated" not in table[0]:
-        require_all_labels(ticks, list(table[0]), path)
-    base = folder or path.parent
+    columns = {word: find_column(names, [word]) for word in known[1:]}
+    columns["case"] = find_column(names, CASE_COLUMNS)
+    used = {*columns.values(), *ticks.columns.values()}
+    ignored = [name for name in names if name not in used]
+    _check_columns(columns, ignored, ["case", *images], path)
+    if ticks.columns and columns["annotated"] is None:
+        require_all_labels(ticks, names, path)
+    for line in table:
+        line |= {word: line[column] for word, column in columns.items() if column is not None}
     rows = _rows(table, known, leaves, ticks)
+    base = folder or path.parent
     lines = {(line.get("source", ""), line["case"]): line for line in table}
-    return {key: replace(row, files=_files(lines[key], images, base)) for key, row in rows.items()}
+    rows = {key: replace(row, files=_files(lines[key], images, base)) for key, row in rows.items()}
+    return AnnotatedList(rows, (*ignored_note(ignored), *ticks.notes))
 
 
 def _files(line: TableRow, images: Mapping[str, str], base: Path) -> dict[Role, Path]:
@@ -261,17 +274,16 @@ def _image_columns(channels: tuple[str, ...], in_one_file: bool) -> dict[str, st
 
 
 def _check_columns(
-    columns: list[str], known: Sequence[str], needed: Sequence[str], path: Path
+    columns: Mapping[str, str | None], ignored: Sequence[str], needed: Sequence[str], path: Path
 ) -> None:
-    for column in columns:
-        if column not in known:
-            raise LabelSetError(f"{path}: unknown column '{column}'{did_you_mean(column, known)}")
-    for column in needed:
-        if column not in columns:
-            raise LabelSetError(
-                f"{path}: expected a column '{column}' in the first line, "
-                f"but got {', '.join(columns)}"
-            )
+    for column in ignored:
+        if hint := near_miss(column.lower(), columns):
+            raise LabelSetError(f"{path}: unknown column '{column}'{hint}")
+    if missing := [column for column in needed if columns[column] is None]:
+        present = [*filter(None, columns.values()), *ignored]
+        raise LabelSetError(
+            f"{path}: no column called {some(missing)}: found the columns {', '.join(present)}"
+        )
 
 
 def _read_row(cells: Mapping[str, str], where: str, leaves: tuple[str, ...]) -> CaseRow:

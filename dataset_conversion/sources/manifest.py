@@ -243,7 +243,7 @@ def _read_source(
         per_structure=per_structure,
         mask_kind=_mask_kind(entry, kind),
         exclude=get_texts(entry, "exclude", where) if "exclude" in entry else (),
-        cases=_path(entry, "cases", where, path),
+        cases=_case_list(entry, where, path),
         labels=labels,
         annotated=_read_annotated(entry, labels, varies, leaves, where),
         varies=varies,
@@ -329,6 +329,16 @@ def _path(entry: Mapping[str, Any], key: str, where: str, manifest: Path) -> Pat
     if key not in entry:
         return None
     return manifest.parent / Path(get_text(entry, key, where)).expanduser()
+
+
+def _case_list(entry: Mapping[str, Any], where: str, manifest: Path) -> Path | None:
+    """Return the file that lists the cases: beside the manifest, or else in the folder."""
+    beside = _path(entry, "cases", where, manifest)
+    folder = _path(entry, "folder", where, manifest)
+    if beside is None or folder is None or beside.exists():
+        return beside
+    inside = folder / get_text(entry, "cases", where)
+    return inside if inside.exists() else beside
 
 
 def _mask_kind(entry: Mapping[str, Any], kind: SourceKind) -> Mask:

@@ -313,6 +313,24 @@ def test_annotated_leaves_are_listed_as_everywhere(tmp_path):
         read_annotated_list(table, ("background", "liver"))
 
 
+def test_a_case_list_as_people_have_it(tmp_path, capsys):
+    """Other capitals, remarks, a list that lies in the folder of the source."""
+    (tmp_path / "m.toml").write_text(
+        'leaves = ["background", "liver"]\n[sources.clinic]\nfolder = "data"\ncases = "list.csv"\n'
+        "[sources.clinic.labels]\n1 = 'liver'\n"
+    )
+    write_volume(tmp_path / "data" / "i.nii.gz", random_image())
+    write_volume(tmp_path / "data" / "l.nii.gz", slabs(1))
+    table = tmp_path / "data" / "list.csv"
+    table.write_text("Our cases\nPatient;Image;Label;Remarks\np1;i.nii.gz;l.nii.gz;tired\n")
+    assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml")) == 0
+    notes = next((tmp_path / "raw").glob("*/conversion_notes.csv")).read_text()
+    check_facts(notes, "p1", "Remarks")
+    table.write_text("Patient;Image;Lable\np1;i.nii.gz;l.nii.gz\n")
+    assert convert(tmp_path / "raw", "-m", str(tmp_path / "m.toml"), "--overwrite") == 1
+    check_facts(capsys.readouterr().err, "list.csv", "'Lable'", "'label'")
+
+
 @pytest.mark.parametrize(
     "text",
     [
