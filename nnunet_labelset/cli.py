@@ -22,17 +22,17 @@ VERBS = {
     "convert": "convert other sources into an nnU-Net data set with label-sets",
     "merge": "merge nnU-Net data sets into one label space",
     "verify": "check a data set against its declaration",
-    "explain": "show what every value of a case may be, and which labels count as annotated",
+    "explain": "show what each value may stand for in a case, and which labels are annotated",
     "coverage": "count the cases that annotate each label",
     "splits": f"write {names.SPLITS}, stratified by protocol",
-    "audit": "list labels that were probably forgotten or drawn wrongly",
-    "complete": "write a new data set in which a model fills in what it is sure of",
+    "audit": "list labels that were probably forgotten or drawn incorrectly",
+    "complete": "write a new data set with gaps filled in where a model is certain",
     "train": f"run {names.TRAIN} with the trainers of this package",
     "predict": f"run {names.PREDICT} with the trainers of this package",
     "trainers": f"print the folder to put into {names.EXTERNAL_TRAINERS}, or list the trainers",
     "extend": "prepare a training in which a trained model learns more labels",
     "export": "zip a trained model so that stock nnU-Net predicts with it",
-    "evaluate": "score predictions wherever the reference is annotated",
+    "evaluate": "score predictions where the reference is annotated",
     "compare": "compare methods: tables and statistics",
     "report": "write one self-contained HTML report",
     "find_best_configuration": "choose the best configuration by label-set-aware Dice",
@@ -54,7 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", metavar="verb", required=True)
     for verb, purpose in VERBS.items():
-        subparser = verbs.add_parser(verb, help=purpose, description=purpose)
+        description = f"{purpose[0].upper()}{purpose[1:]}."
+        subparser = verbs.add_parser(verb, help=purpose, description=description)
         if verb in arguments[:1]:
             module_of(verb).configure(subparser)
     args = parser.parse_args(arguments)

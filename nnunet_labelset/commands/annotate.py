@@ -47,14 +47,14 @@ DECLARING: dict[Kind, tuple[int | str, str | None, str]] = {
     Kind.MERGED: (
         "+",
         "LABEL",
-        "labels (or a region) that were drawn as one in the cases of the next --in: a voxel "
-        "with any of their values may be any of them",
+        "labels (or a region) that were drawn as one structure in the cases of the next --in: "
+        "their voxels may be any of these labels",
     ),
     Kind.SCRIBBLES: (
         0,
         None,
-        "only strokes or parts were drawn in the cases of the next --in: an unlabelled voxel "
-        "may be anything",
+        "only strokes or parts were drawn in the cases of the next --in: unlabelled voxels may "
+        "be anything",
     ),
     Kind.SLICES: (
         1,
@@ -81,18 +81,19 @@ class Declare(argparse.Action):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "For an nnU-Net data set in which some labels were not drawn in some cases, leaving their "
-        "voxels 0. Writes 'label_sets' in dataset.json (and in nnU-Net's copy of it) and changes "
-        "nothing else: label maps stay, nothing is preprocessed again, unless masks or slices are "
-        "given. A second call must keep what the first one declared, unless --replace is given."
+        "Declare which labels were drawn in which cases of an existing nnU-Net data set. Voxels of "
+        "labels that were not drawn have the value 0. The command writes 'label_sets' into "
+        "dataset.json and into nnU-Net's copy of it; label maps stay as they are and nothing needs "
+        "to be preprocessed again, unless you give masks, slices or a field of view. Later calls "
+        "must keep earlier declarations, unless you add --replace."
     )
     add_dataset(parser)
     parser.add_argument(
         "--annotated",
         metavar="FILE",
         help="table of all training cases: columns case,annotated (such as 'liver;spleen', or "
-        "'all'), or case and one yes/no column per label; comma, semicolon or tab. A column "
-        "'wrong' lists labels that were drawn but cannot be trusted",
+        "'all'), or case and one yes/no column per label; comma, semicolon or tab. An optional "
+        "column 'wrong' lists labels that were drawn but cannot be trusted",
     )
     for kind, (number, metavar, text) in DECLARING.items():
         parser.add_argument(
@@ -120,10 +121,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _add_switches(parser: argparse.ArgumentParser) -> None:
     switches = {
         "--test": "patterns of --in also match test cases",
-        "--fully-annotated": "every label was drawn in every case (with --add: in every undeclared "
-        "case); an ignore label keeps nnU-Net's meaning",
+        "--fully-annotated": "every label was drawn in every case (with --add: in every case not "
+        "declared yet); voxels of an ignore label are still ignored",
         "--add": "add to earlier declarations: change only the named cases, and keep their gaps",
-        "--replace": "allow cases to lose an earlier declaration",
+        "--replace": "allow this call to overwrite earlier declarations",
         "--suggest": "write a draft of the table for --annotated, for you to correct",
         "--page": "with --suggest: write an HTML page with pictures on which you correct the table",
         "--undo": "undo the last call: restore dataset.json and the label maps",

@@ -34,7 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="where to write audit.csv and audit.html (default: DatasetXXX_Name_audit)",
     )
-    parser.add_argument("--no-page", action="store_true", help="write the list only, no pictures")
+    parser.add_argument(
+        "--no-page", action="store_true", help="write the list only, without pictures"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier audit")
     add_processes(parser)
 

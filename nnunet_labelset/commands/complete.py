@@ -27,7 +27,7 @@ from nnunet_labelset.nnunet.recommendation import next_commands_with_plans
 EPILOG = """\
 Train every fold of the model with --npz first. Completed cases are copies for training only;
 validation uses the original annotations, in the same folds. For a second round, train a model on
-the new data set and complete again.
+the new data set and run complete again.
 """
 
 
@@ -55,14 +55,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="predictions",
         type=Path,
         metavar="FOLDER",
-        help="take predictions from a folder: CASE.nii.gz, or CASE/LABEL.nii.gz",
+        help="take the predictions from this folder (CASE.nii.gz, or CASE/LABEL.nii.gz)",
     )
     parser.add_argument(
         "--labels",
         type=Path,
         metavar="TABLE",
-        help="which label each prediction of --from is: columns 'prediction' (a value, or the name"
-        " of a mask) and 'label'",
+        help="table that names the label of each prediction of --from: columns 'prediction' (a "
+        "value, or the name of a mask) and 'label'",
     )
     add_processes(parser)
 

@@ -72,12 +72,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--infer-annotated",
         action="store_true",
-        help="where annotation varies, count a label as annotated in the cases that show it",
+        help="where annotation varies, count a label as annotated in the cases that contain it",
     )
-    complete = (
-        "in these sources or cases, unlabelled voxels inside the mask are background, however"
-        " many there are"
-    )
+    complete = "treat all unlabelled voxels inside the mask as background in these sources or cases"
     add_names(parser, "--fully-annotated", "NAME", complete)
     add_names(
         parser,
@@ -116,10 +113,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--add",
         action="store_true",
-        help="add cases that are not in the data set yet; existing cases stay unchanged, and their"
-        " source files and rules must be the same",
+        help="add new cases to the data set; existing cases are kept, and their source files and "
+        "rules must not have changed",
     )
-    parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and stop")
+    parser.add_argument("--presets", action=ListPresets, nargs=0, help="list the presets and exit")
 
 
 def run(args: argparse.Namespace) -> None:

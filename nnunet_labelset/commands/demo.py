@@ -16,13 +16,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="output folder (default: %(default)s)",
     )
     parser.add_argument(
-        "--data-only", action="store_true", help="write the generated volumes and stop"
+        "--data-only", action="store_true", help="write the synthetic volumes and exit"
     )
     parser.add_argument("--full", action="store_true", help="more cases, methods, folds and steps")
     parser.add_argument("--gpu", action="store_true", help="train and predict on the GPU")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="seed of volumes and trainings (default: %(default)s)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> None:

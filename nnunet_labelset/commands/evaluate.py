@@ -63,7 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--annotated",
         metavar="CSV",
-        help="table of what is annotated: columns case and either annotated or protocol",
+        help="table of what is annotated in each reference, as for annotate --annotated, or with "
+        "columns case,protocol",
     )
     add("-o", metavar="FOLDER", help="output (default: pred_folder/evaluation)")
     add_processes(parser)
@@ -76,10 +77,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--cap",
         type=float,
         metavar="MM",
-        help="largest distance, also given to missed and invented labels (default: the image's "
-        "diagonal; paper: 57.6)",
+        help="largest possible distance, also assigned to missed and invented labels (default: the "
+        "diagonal of the image; paper: 57.6)",
     )
-    add("--no-surfaces", action="store_true", help="count voxels only: no NSD, no distances")
+    add("--no-surfaces", action="store_true", help="skip the surface metrics (NSD and distances)")
     add("--no_hd95", dest="no_surfaces", action=OldSpelling, new="--no-surfaces")
     add(
         "--tolerance",
@@ -105,7 +106,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--subject",
         metavar="COLUMN",
-        help="column of --table that names the patient, if patients have several cases",
+        help="column of --table with the patient, if patients have several cases",
     )
     add(
         "--failures-below",

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder of the study: workflow, predictions, results",
     )
-    add("--status", action="store_true", help="show how far the study in -o FOLDER has come")
+    add("--status", action="store_true", help="show the progress of the study in -o FOLDER")
     add_model(parser, several=True, trainer=None)
     add("-f", nargs="+", metavar="FOLD", help="folds: numbers, ranges (0-9) or all; default: 0-9")
     add(
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="train on these GPUs in parallel, one network on each",
     )
     add("-device", choices=("cuda", "cpu", "mps"), default="cuda", help="default: cuda")
-    add("-chk", default=FINAL_CHECKPOINT, help="checkpoint that predicts; default: %(default)s")
+    add("-chk", default=FINAL_CHECKPOINT, help="checkpoint to predict with; default: %(default)s")
     add("-i", type=Path, metavar="FOLDER", help="test images; default: imagesTs of the data set")
     add(
         "-r",
@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="CASE",
-        help="cases that no network is trained or validated on",
+        help="cases to leave out of training and validation",
     )
     add(
         "--complete",
@@ -93,14 +93,19 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError(problem)
     study = _study(args)
     study.check()  # before a data set is written
-    if args.withhold is not None:
-        folder = withhold(args.d, args.withhold, args.into, args.np)
-        print(f"wrote {folder.name}; nnunet_labelset coverage -d {args.into} shows its annotations")
-        study = replace(study, dataset=folder.name)
-    output = study.write()
+    output = _with_withheld_labels(study, args).write()
     rounds = f", and again on {len(study.complete)} completed data set(s)" if study.complete else ""
     print(f"{study.num_networks} networks{rounds}")
     print(f"next: cd {shlex.quote(str(output))}; snakemake -n    # the plan; without -n: run it")
+
+
+def _with_withheld_labels(study: Study, args: argparse.Namespace) -> Study:
+    """Return the study on the data set that --withhold writes, if it is given."""
+    if args.withhold is None:
+        return study
+    folder = withhold(args.d, args.withhold, args.into, args.np)
+    print(f"wrote {folder.name}; nnunet_labelset coverage -d {args.into} shows its annotations")
+    return replace(study, dataset=folder.name)
 
 
 def _option_problems(args: argparse.Namespace) -> Iterator[str]:

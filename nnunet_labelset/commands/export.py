@@ -16,7 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", required=True, metavar="ID", help="data set id or name")
     add_model(parser)
     parser.add_argument(
-        "-f", nargs="+", metavar="FOLD", help="folds to export; default: all that are trained"
+        "-f", nargs="+", metavar="FOLD", help="folds to export (default: all trained folds)"
     )
     parser.add_argument("-o", required=True, metavar="ZIP", help="the zip file to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing zip file")

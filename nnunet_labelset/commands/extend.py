@@ -15,9 +15,9 @@ from nnunet_labelset.dataset_conversion.teach import (
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.nnunet.extend import extend
 
-EPILOG = """One model: its training continues with the labels that it knows and the new ones.
-Several models, or --offline: every model predicts the images, which need no annotation, and the
-predictions become the annotation of a new data set; train any network on it."""
+EPILOG = """With one model, training continues with its labels and the new ones.
+With several models, or with --offline, every model predicts the images, which need no annotation.
+The predictions become the annotation of a new data set, on which you can train any network."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -37,19 +37,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-p",
         metavar="PLANS",
-        help="one model: name of its plans in the data set (default: OLDPLANS_of_OLDDATASET)",
+        help="name for the model's plans in the data set, with one model (default: "
+        "OLDPLANS_of_OLDDATASET)",
     )
     parser.add_argument(
         "--offline",
         action="store_true",
-        help="with one model, too: predict before the training, so that its plans and spacing do "
-        "not matter",
+        help="also with one model: predict before training, so that the model's plans and spacing "
+        "do not matter",
     )
     parser.add_argument(
-        "--new-id", type=int, metavar="ID", help="several models, --offline: id of the new data set"
+        "--new-id",
+        type=int,
+        metavar="ID",
+        help="id of the new data set (several models, or --offline)",
     )
     parser.add_argument(
-        "-n", metavar="NAME", help="several models, --offline: name of the new data set"
+        "-n", metavar="NAME", help="name of the new data set (several models, or --offline)"
     )
     parser.add_argument(
         "--trust",

@@ -36,7 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_target(parser)
     annotated = (
-        "what is annotated in which case of a data set without label-sets: case, annotated; "
+        "table of what is annotated in each case of a data set without label-sets (columns "
+        "case,annotated); "
         "repeatable"
     )
     add_repeatable(parser, "--annotated", "[DATASET=]FILE.csv", annotated)

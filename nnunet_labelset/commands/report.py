@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="FOLDER",
-        help="model folders (TRAINER__PLANS__CONFIGURATION), for curves",
+        help="model folders (TRAINER__PLANS__CONFIGURATION) whose training curves are shown",
     )
     add_statistics(parser)
     add(
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=3,
         metavar="N",
-        help="number of worst cases to draw; 0: no pictures (default: %(default)s)",
+        help="number of worst cases to draw, 0 for none (default: %(default)s)",
     )
     add("--cases", nargs="+", default=[], metavar="CASE", help="draw these cases instead")
     add("--title", default="Evaluation report", help="default: %(default)s")

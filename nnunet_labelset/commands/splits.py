@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--val-fraction",
         type=float,
         metavar="F",
-        help="share of cases in the validation set of a random split (default: 0.1)",
+        help="fraction of cases that a random split validates (default: 0.1)",
     )
     parser.add_argument(
         "--seed",
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table",
         metavar="FILE",
-        help="table of the cases (.tsv or .csv) with the column --subject",
+        help="table of the cases (.tsv or .csv) that has the column named by --subject",
     )
     add_names(parser, "--exclude", "CASE", "cases to leave out of every split")
     parser.add_argument("--overwrite", action="store_true", help="replace existing splits")
@@ -121,7 +121,14 @@ def _named_subjects(args: argparse.Namespace, cases: list[str]) -> dict[str, str
         return None
     if args.table:
         return column_of_cases(args.table, args.subject, cases)
-    return read_subjects(args.subject, cases)
+    subjects = read_subjects(args.subject, cases)
+    if len(cases) > 1 and len({subjects.get(case, case) for case in cases}) == 1:
+        subject = next(iter(subjects.values()))
+        raise LabelSetError(
+            f"--subject {args.subject}: '{subject}' would be the subject of all {len(cases)} "
+            f"cases: add to the pattern what differs, such as '{args.subject}[0-9]+'"
+        )
+    return subjects
 
 
 def _copies(folder: Path, cases: Collection[str]) -> list[list[str]]:

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_dataset(parser)
     add_processes(parser)
     parser.add_argument(
-        "-o", metavar="FILE", help="write all errors and warnings there, one line each"
+        "-o", metavar="FILE", help="write all errors and warnings to this file, one per line"
     )
 
 

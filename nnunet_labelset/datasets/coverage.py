@@ -135,11 +135,11 @@ def describe_label_sets(contract: Contract, most: int | None = None) -> str:
         for value, labels in zip(contract.value_names, protocol.sets, strict=True):
             if 1 < len(labels) < contract.num_leaves:
                 words = contract.words(labels)
-                lines.append(f"  {name}: a voxel with value {value} may be {words}\n")
+                lines.append(f"  {name}: '{value}' voxels may be {words}\n")
     if not lines:
         return ""
     heading = (
-        "Not counted above: labels that a case does not show separately. What such voxels may be:\n"
+        "Labels that were not drawn separately are not counted above. Where they may be hidden:\n"
     )
     if most is not None and len(lines) > most:
         lines[most:] = [f"  ... {len(lines) - most} more: -o FILE writes all of them\n"]

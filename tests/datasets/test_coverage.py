@@ -79,7 +79,7 @@ def test_text(paper):
         "all               2       2           2           2         2         1       1          "
         "1         1\n"
     )
-    line = "  controls_csf_cc: a voxel with value ignore may be cortical_gray_matter or deep_gray_matter or brainstem\n"
+    line = "  controls_csf_cc: 'ignore' voxels may be cortical_gray_matter or deep_gray_matter or brainstem\n"
     assert line in describe_label_sets(paper)
 
 
@@ -123,7 +123,7 @@ class TestCommand:
         assert ["training", "merged", "2", "0", "0", "2"] in lines
         assert ["training", "all", "6", "4", "2", "4"] in lines
         assert ["test", "full", "1", "1", "1", "1"] in lines
-        assert "merged: a voxel with value liver may be liver or tumour" in out
+        assert "merged: 'liver' voxels may be liver or tumour" in out
 
     def test_groups_from_a_table(self, tmp_path, capsys):
         """Lines name a case, or the part of it that is the participant; a case without a line is

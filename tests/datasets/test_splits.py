@@ -163,6 +163,7 @@ def test_impossible():
         (["--subject", "(["], "not a regular expression"),
         (["--subject", "sub-(.*)"], "matches no case"),
         (["--table", "t.csv"], "--table needs --subject"),
+        (["--subject", "_"], "all 6 cases"),
     ],
 )
 def test_bad_arguments(tmp_path, monkeypatch, capsys, arguments, text):
