@@ -20,7 +20,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--full", action="store_true", help="more cases, methods, folds and steps")
     parser.add_argument("--gpu", action="store_true", help="train and predict on the GPU")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: %(default)s)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="random seed of volumes and trainings (default: %(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
