@@ -1,8 +1,8 @@
-"""The recommended trainer, see `nnunet_labelset.training.recommended`; the same with a teacher."""
+"""The recommended trainer, see `nnunet_labelset.training.mixin`; the same with a teacher."""
 
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
-from nnunet_labelset.training.recommended import RecommendedMixin
+from nnunet_labelset.training.mixin import RecommendedMixin
 from nnunet_labelset.training.teacher import TeacherMixin
 
 

@@ -4,7 +4,7 @@ from nnunetv2.training.nnUNetTrainer.variants.data_augmentation.nnUNetTrainerNoM
     nnUNetTrainerNoMirroring,
 )
 
-from nnunet_labelset.training.recommended import RecommendedMixin
+from nnunet_labelset.training.mixin import RecommendedMixin
 from nnunet_labelset.training.swap_mirroring import SwapMirroringMixin
 
 

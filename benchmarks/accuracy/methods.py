@@ -20,8 +20,7 @@ from nnunet_labelset.losses import (
     LeafDiceLoss,
     MarginalDiceCELoss,
 )
-from nnunet_labelset.training.mixin import LabelSetMixin
-from nnunet_labelset.training.recommended import RecommendedMixin
+from nnunet_labelset.training.mixin import LabelSetMixin, RecommendedMixin
 from nnunet_labelset.training.sigmoid import SigmoidMixin
 from nnunet_labelset.training.swap_mirroring import SwapMirroringMixin
 from nnunet_labelset.training.teacher import TeacherMixin

@@ -8,8 +8,7 @@ from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
 from nnunet_labelset.losses import LeafDiceCELoss
 from nnunet_labelset.training.checkpoints import StartFile
-from nnunet_labelset.training.mixin import LabelSetMixin
-from nnunet_labelset.training.recommended import RecommendedMixin
+from nnunet_labelset.training.mixin import LabelSetMixin, RecommendedMixin
 from nnunet_labelset.training.short import ShortMixin
 from nnunet_labelset.training.teacher import TeacherMixin
 

@@ -27,12 +27,10 @@ from nnunet_labelset.losses.modules import (
     MarginalDiceLoss,
     MarginalFocalLoss,
     MeanDiceLoss,
-    SoftTargetDiceLoss,
-)
-from nnunet_labelset.losses.running import (
     RunningDice,
     RunningLeafDiceCELoss,
     RunningLeafDiceLoss,
+    SoftTargetDiceLoss,
 )
 
 __all__ = [

@@ -16,14 +16,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import (
     new_file,
@@ -39,27 +35,10 @@ from nnunet_labelset.nnunet.checkpoint_file import TRUST_IT, read_checkpoint, tr
 from nnunet_labelset.nnunet.discovery import external_trainers
 from nnunet_labelset.nnunet.label_colours import write_label_colours
 from nnunet_labelset.nnunet.models import trained_folds
+from nnunet_labelset.nnunet.raw import without_cases
 from nnunet_labelset.nnunet.swapped_prediction import SWAP_MIRRORING
 
 CHECKPOINT = names.FINAL_CHECKPOINT
-# What nnU-Net reads when it predicts, and what tells people about the data; all else in these files
-# stays behind.
-DATASET_KEYS = (
-    names.CHANNELS,
-    names.FILE_ENDING,
-    "labels",
-    "regions_class_order",
-    "overwrite_image_reader_writer",
-)
-DATASET_TEXTS = (
-    names.NUM_TRAINING,
-    "name",
-    "description",
-    "reference",
-    "licence",
-    "license",
-    "release",
-)
 CHECKPOINT_KEYS = (
     "network_weights",
     "init_args",
@@ -210,27 +189,6 @@ def _builtin_trainer(trainer_name: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()):  # nnU-Net tells where it looks
         trainer = recursive_find_trainer_class_by_name(trainer_name)
     return next(cls.__name__ for cls in trainer.__mro__ if cls.__module__.startswith("nnunetv2."))
-
-
-def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
-    """Return dataset.json without case names."""
-    kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
-    texts = {key: dataset_json.get(key) for key in DATASET_TEXTS}
-    kept |= {key: text for key, text in texts.items() if isinstance(text, str | int | float)}
-    if BLOCK not in dataset_json:
-        return kept
-    contract = Contract.from_dataset_json(dataset_json)
-    return {**kept, BLOCK: _without_case_names(contract).to_block()}
-
-
-def _without_case_names(contract: Contract) -> Contract:
-    """Return the protocols alone; one of a single case, whose name it may have, gets a number."""
-    numbered = (f"protocol_{number}" for number in count(1))
-    free_names = (name for name in numbered if name not in contract.protocols)
-    protocols = {}
-    for name, protocol in contract.protocols.items():
-        protocols[next(free_names) if name in contract.cases else name] = protocol
-    return replace(contract, protocols=protocols, cases={})
 
 
 def _copy_postprocessing(model: Path, copy: Path, folds: list[str]) -> Path | None:

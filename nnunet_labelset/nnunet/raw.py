@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json
 from nnunet_labelset.nnunet.names import (
@@ -24,6 +25,24 @@ TRAINING, TEST = "training", "test"
 DEFAULT_ENDING = ".nii.gz"  # of the data sets that we write
 INCOMPLETE = (
     ".nnunet_labelset_incomplete"  # lies in a data set while `convert` or `merge` is writing it
+)
+# What nnU-Net reads when it predicts, and what tells people about the data; all else in these files
+# stays behind.
+DATASET_KEYS = (
+    CHANNELS,
+    FILE_ENDING,
+    "labels",
+    "regions_class_order",
+    "overwrite_image_reader_writer",
+)
+DATASET_TEXTS = (
+    NUM_TRAINING,
+    "name",
+    "description",
+    "reference",
+    "licence",
+    "license",
+    "release",
 )
 BEFORE_ANNOTATE = "before_annotate"  # what `annotate` has replaced, a folder for every step
 
@@ -67,6 +86,27 @@ def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
             f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}"
         )
     return tuple(str(channels[key]) for key in sorted(channels, key=int))
+
+
+def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:
+    """Return dataset.json without case names."""
+    kept = {key: dataset_json[key] for key in DATASET_KEYS if key in dataset_json}
+    texts = {key: dataset_json.get(key) for key in DATASET_TEXTS}
+    kept |= {key: text for key, text in texts.items() if isinstance(text, str | int | float)}
+    if BLOCK not in dataset_json:
+        return kept
+    contract = Contract.from_dataset_json(dataset_json)
+    return {**kept, BLOCK: _without_case_names(contract).to_block()}
+
+
+def _without_case_names(contract: Contract) -> Contract:
+    """Return the protocols alone; one of a single case, whose name it may have, gets a number."""
+    numbered = (f"protocol_{number}" for number in count(1))
+    free_names = (name for name in numbered if name not in contract.protocols)
+    protocols = {}
+    for name, protocol in contract.protocols.items():
+        protocols[next(free_names) if name in contract.cases else name] = protocol
+    return replace(contract, protocols=protocols, cases={})
 
 
 def read_dataset(folder: Path) -> tuple[dict[str, Any], Contract]:

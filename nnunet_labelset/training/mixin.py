@@ -15,13 +15,12 @@ from torch import nn
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.completed import COMPLETED, split_with_completed
 from nnunet_labelset.io.parallel import exit_when_terminated
-from nnunet_labelset.losses import LabelSetLoss
+from nnunet_labelset.losses import LabelSetLoss, RunningLeafDiceCELoss
 from nnunet_labelset.losses.label_sets import LabelSets
 from nnunet_labelset.nnunet.checkpoint_file import STATE
-from nnunet_labelset.nnunet.export import without_cases
-from nnunet_labelset.training import checkpoints, checks, outputs, validation
-from nnunet_labelset.training.advice import Advice
-from nnunet_labelset.training.checks import stopping, stopping_at_contract
+from nnunet_labelset.nnunet.raw import without_cases
+from nnunet_labelset.training import checkpoints, checks, outputs
+from nnunet_labelset.training.checks import Advice, stopping, stopping_at_contract
 from nnunet_labelset.training.sampling import BY_LEAF, SampledDataset, Sampling, read_sampling_mode
 
 if TYPE_CHECKING:  # at run time a mixin has no base of its own
@@ -90,7 +89,7 @@ class LabelSetMixin(Trainer):
         training, validation_cases = self.do_split()
         self.state.set_cases(training, validation_cases)
         self.advice.show_coverage(self.outputs.coverage, training, validation_cases)
-        self.pseudo_dice = validation.PseudoDice(self.outputs.scored_coverage(validation_cases))
+        self.pseudo_dice = outputs.PseudoDice(self.outputs.scored_coverage(validation_cases))
         self.pseudo_dice.describe(self.print_to_log_file)
         self.start_file = checkpoints.StartFile(
             self.preprocessed_dataset_folder_base,
@@ -185,12 +184,12 @@ class LabelSetMixin(Trainer):
         return self.outputs.counts(output, target[:, 0].long()).to_output(loss)
 
     def on_validation_epoch_end(self, val_outputs: list[dict]) -> None:
-        totals, loss = validation.sum_outputs(val_outputs, self.is_ddp)
+        totals, loss = outputs.sum_outputs(val_outputs, self.is_ddp)
         scores = self.pseudo_dice.update(totals.counts, self.state.pseudo_dice_counts)
         self.state.pseudo_dice_counts = scores.counts
         if scores.is_new_mean:
             self._best_ema = None
-        validation.log_epoch(self.logger, self.current_epoch, scores, loss)
+        outputs.log_epoch(self.logger, self.current_epoch, scores, loss)
         names = self.pseudo_dice.names
         self.print_to_log_file(totals.describe(names))
         history = self.logger.get_value("dice_per_class_or_region", step=None)
@@ -198,7 +197,7 @@ class LabelSetMixin(Trainer):
 
     def perform_actual_validation(self, save_probabilities: bool = False) -> None:
         """Validate as nnU-Net, then replace its summary.json by one of what was annotated."""
-        final = validation.FinalValidation(
+        final = outputs.FinalValidation(
             self.output_folder,
             self.preprocessed_dataset_folder_base,
             self.contract,
@@ -214,7 +213,7 @@ class LabelSetMixin(Trainer):
             for stage in self.configuration_manager.next_stage_names or ():
                 final.link_completed_copies(stage)
             summary = final.replace_summary(self.plans_manager.image_reader_writer_class())
-        validation.log_summary(summary, self.pseudo_dice.names, self.logger, self.print_to_log_file)
+        outputs.log_summary(summary, self.pseudo_dice.names, self.logger, self.print_to_log_file)
 
     def print_to_log_file(self, *args: Any, **options: Any) -> None:
         """Leave out nnU-Net's mean Dice, which takes unannotated for absent: ours follows."""
@@ -248,3 +247,24 @@ class LabelSetMixin(Trainer):
             super().load_checkpoint(file)
         self.optimizer.param_groups[0].pop(STATE, None)
         outputs.restore_running_dice(self.loss, self.state.running_dice)
+
+
+class RecommendedMixin(LabelSetMixin):
+    """The recommended combination: running Leaf-Dice, and marginal cross entropy that grows.
+
+    Put it before a trainer as `LabelSetMixin`.
+
+    At full weight from the first step, cross entropy can suppress a small or merged label for good:
+    nearly all voxels are evidence against it before Dice has found it. Its gradient therefore grows
+    from 0 to full size in the first half of the training. The logged losses include cross entropy
+    in full from the start, so that training and validation show the same function in every epoch.
+    """
+
+    loss_class = RunningLeafDiceCELoss
+    cross_entropy_ramp: ClassVar[float] = 0.5  # share of the epochs after which it counts in full
+
+    def on_train_epoch_start(self) -> None:
+        super().on_train_epoch_start()
+        self.inner_loss.ce_share = min(
+            1.0, self.current_epoch / (self.cross_entropy_ramp * self.num_epochs)
+        )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nnunet_labelset import losses
-from nnunet_labelset.losses.engine import cpu, make_tables, voxel_sums
+from nnunet_labelset.losses.engine import chunks, make_tables, voxel_sums
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import (
     ALL,
@@ -194,7 +194,7 @@ def test_chunks_do_not_matter(kind, monkeypatch):
     problem = make_problem(*OVERLAPPING, shape=(3 * 2048 + 77,))
     module = SUMS[kind](problem.label_sets)
     value, gradient = with_gradient(module, problem.logits, problem.target)
-    monkeypatch.setattr(cpu, "CHUNK", 1)
+    monkeypatch.setattr(chunks, "CHUNK", 1)
     chunked, chunked_gradient = with_gradient(module, problem.logits, problem.target)
     torch.testing.assert_close(chunked, value)
     torch.testing.assert_close(chunked_gradient, gradient)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nnunet_labelset import losses
 from nnunet_labelset.losses import engine
-from nnunet_labelset.losses.engine import chunk, cpu, device
+from nnunet_labelset.losses.engine import chunks, plain
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, OVERLAPPING, make_problem, with_gradient
 
@@ -19,7 +19,7 @@ from tests.helpers.problems import ALL, BREAKS_THE_AXIOM, OVERLAPPING, make_prob
 def as_on_a_device(monkeypatch):
     """Take the road of a device, in parts."""
     monkeypatch.setattr(engine, "_on_cpu", lambda logits: False)
-    monkeypatch.setattr(device, "WHOLE", 2000)
+    monkeypatch.setattr(plain, "WHOLE", 2000)
 
 
 EXPECTED: dict[type, tuple] = {}
@@ -115,7 +115,7 @@ def test_host_does_not_wait_for_a_device(loss, problem, as_on_a_device, monkeypa
 @pytest.mark.parametrize("loss", ALL)
 def test_number_of_threads_does_not_matter(loss, monkeypatch):
     """Bit for bit."""
-    monkeypatch.setattr(cpu, "CHUNK", 2048)
+    monkeypatch.setattr(chunks, "CHUNK", 2048)
     problem = make_problem(*OVERLAPPING, shape=(11, 401))
     before = torch.get_num_threads()
     results = []
@@ -152,11 +152,11 @@ def test_groups_give_what_single_leaves_give(loss, ignore_full_set, alpha, monke
     """Random label-sets and float32; some chunks have masses that vanish, and are left to the exact
     mathematics.
     """
-    monkeypatch.setattr(cpu, "CHUNK", 2048)
+    monkeypatch.setattr(chunks, "CHUNK", 2048)
     asked: list[bool] = []
-    too_small = chunk._too_small
+    too_small = chunks._too_small
     monkeypatch.setattr(
-        chunk, "_too_small", lambda s, t: (asked.append(too_small(s, t)), asked[-1])[1]
+        chunks, "_too_small", lambda s, t: (asked.append(too_small(s, t)), asked[-1])[1]
     )
     generator = torch.Generator().manual_seed(3)
     members = torch.rand(20, 6, generator=generator) < 0.4
@@ -168,8 +168,8 @@ def test_groups_give_what_single_leaves_give(loss, ignore_full_set, alpha, monke
     logits[0, :, 0] *= 200
     value, gradient = with_gradient(module, logits, problem.target)
     assert set(asked) == ({True, False} if module.gamma is not None else {False})
-    monkeypatch.setattr(cpu, "group_sums", lambda *_: None)
-    monkeypatch.setattr(cpu, "group_gradient", lambda *_: False)
+    monkeypatch.setattr(chunks, "group_sums", lambda *_: None)
+    monkeypatch.setattr(chunks, "group_gradient", lambda *_: False)
     expected, exact = with_gradient(module, logits.double(), problem.target)
     torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=0)
     torch.testing.assert_close(
@@ -181,11 +181,11 @@ def test_error_in_a_thread_is_an_error_of_the_loss(monkeypatch):
     def broken(*_):
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(cpu, "CHUNK", 1)
+    monkeypatch.setattr(chunks, "CHUNK", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     problem = make_problem(*OVERLAPPING, shape=(3000,))
     module = losses.LeafDiceLoss(problem.label_sets)
     value = module(problem.logits, problem.target)
-    monkeypatch.setattr(cpu, "group_gradient", broken)
+    monkeypatch.setattr(chunks, "group_gradient", broken)
     with pytest.raises(RuntimeError, match="out of memory"):
         torch.autograd.grad(value, problem.logits)

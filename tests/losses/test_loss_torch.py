@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from nnunet_labelset import losses
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.losses.engine import cpu
+from nnunet_labelset.losses.engine import chunks
 from nnunet_labelset.losses.label_sets import LabelSets
 from tests.helpers.errors import refusal
 from tests.helpers.problems import ALL, OVERLAPPING, SUMS, make_problem, with_gradient
@@ -197,7 +197,7 @@ def test_dice_function_of_a_user_wherever_it_stands():
 @pytest.mark.parametrize("loss", ALL)
 def test_inference_mode(loss, monkeypatch):
     """On several threads too, each of which has a mode of its own."""
-    monkeypatch.setattr(cpu, "CHUNK", 256)
+    monkeypatch.setattr(chunks, "CHUNK", 256)
     problem = make_problem(*OVERLAPPING)
     module, threads = loss(problem.label_sets), torch.get_num_threads()
     expected = module(problem.logits, problem.target)
@@ -331,7 +331,9 @@ def peak_memory(run) -> int:
 
 @pytest.mark.parametrize("loss", [losses.LeafDiceLoss, *SUMS.values()])
 def test_memory_does_not_grow_with_the_number_of_label_sets(loss, monkeypatch):
-    monkeypatch.setattr(cpu, "CHUNK", 2**13)  # as small beside the logits as it is for a real patch
+    monkeypatch.setattr(
+        chunks, "CHUNK", 2**13
+    )  # as small beside the logits as it is for a real patch
     logits = torch.randn(2, 8, 32, 32, 32, requires_grad=True)
     peaks = []
     for number in (1, 50):

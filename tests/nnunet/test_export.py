@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.nnunet.export import export, without_cases
+from nnunet_labelset.nnunet.export import export
+from nnunet_labelset.nnunet.raw import without_cases
 from tests.helpers.errors import refusal
 
 

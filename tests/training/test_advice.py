@@ -12,7 +12,7 @@ import pytest
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.io.files import write_json
 from nnunet_labelset.nnunet.recommendation import next_commands, reasons, sided_pairs
-from nnunet_labelset.training.advice import Advice, dead_labels
+from nnunet_labelset.training.checks import Advice, dead_labels
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
 from tests.helpers.training import TRAINERS

@@ -15,7 +15,7 @@ import torch
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice
 from nnunet_labelset.trainers.variants import nnUNetTrainerLeafDice_short
-from nnunet_labelset.training.validation import FinalValidation
+from nnunet_labelset.training.outputs import FinalValidation
 from tests.helpers import tiny
 from tests.helpers.errors import refusal
 

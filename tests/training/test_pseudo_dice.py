@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nnunet_labelset.trainers.leaf_dice import nnUNetTrainerLeafDice
-from nnunet_labelset.training.validation import PseudoDice, StepCounts
+from nnunet_labelset.training.outputs import PseudoDice, StepCounts
 from tests.helpers import tiny
 
 LABELS = ("shell", "core", "dot")

@@ -1,8 +1,8 @@
 """Sums over voxels, with gradient: the only part of a loss that costs anything, with a road for
 every device.
 
-CPU: `cpu.py`. CUDA with Triton: `fused.py`, after a check in `first_use.py`. All others, and under
-a compiler, which fuses by itself: `plain_road.py`.
+CPU: `chunks.py`. CUDA with Triton: `fused.py`, after a check in `first_use.py`. All others, and
+under a compiler, which fuses by itself: `plain.py`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine import fused
-from nnunet_labelset.losses.engine.cpu import cpu_gradient, cpu_sums
-from nnunet_labelset.losses.engine.finish import Finished, FinishOptions, Running, finish
+from nnunet_labelset.losses.engine.chunks import cpu_gradient, cpu_sums
 from nnunet_labelset.losses.engine.first_use import check_kernels
-from nnunet_labelset.losses.engine.plain_road import (
-    Kept,
-    plain_road_gradient,
-    plain_road_sums,
-)
-from nnunet_labelset.losses.engine.weight_tables import (
+from nnunet_labelset.losses.engine.formula import (
+    Finished,
+    FinishOptions,
+    Running,
     Tables,
     VoxelSums,
+    finish,
     make_tables,
     named_sums,
     parted,
+    remember,
+    running_slopes,
 )
+from nnunet_labelset.losses.engine.plain import Kept, plain_gradient, plain_sums
 from nnunet_labelset.losses.label_sets import require
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "Tables",
     "VoxelSums",
     "make_tables",
+    "remember",
+    "running_slopes",
     "sum_dtype",
     "voxel_sums",
     "whole_loss",
@@ -135,7 +138,7 @@ class _Gradient(torch.autograd.Function):
             gradients = gradients if upstream is None else gradients * upstream
             if _on_cpu(logits):
                 return cpu_gradient(logits, target, tables, gradients)
-            return plain_road_gradient(logits, target, tables, gradients, kept)
+            return plain_gradient(logits, target, tables, gradients, kept)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
@@ -158,7 +161,7 @@ def _sums(logits: Tensor, target: Tensor, tables: Tables, over_batch: bool) -> t
         require((target.clamp(0, last) == target).all(), _outside(tables))
     if _on_cpu(logits):
         return cpu_sums(logits, target, tables), ()
-    return plain_road_sums(logits, target, tables, over_batch)
+    return plain_sums(logits, target, tables, over_batch)
 
 
 def _finished(logits: Tensor, sums: Tensor, tables: Tables, options: FinishOptions) -> Finished:

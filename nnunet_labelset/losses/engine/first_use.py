@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.engine import fused
-from nnunet_labelset.losses.engine.finish import Finished, FinishOptions, finish
-from nnunet_labelset.losses.engine.plain_road import plain_road_gradient, plain_road_sums
-from nnunet_labelset.losses.engine.weight_tables import Tables
+from nnunet_labelset.losses.engine.formula import Finished, FinishOptions, Tables, finish
+from nnunet_labelset.losses.engine.plain import plain_gradient, plain_sums
 
 NUMBERS = 2**20  # at most, of the logits that are compared
 # largest difference, in parts of the largest number: rounding of the gradient's own dtype
@@ -35,7 +34,7 @@ def check_kernels(
     if kind in _checked and not fused.checks_always():
         return
     logits, target = _part(logits, target, tables)
-    sums, kept = plain_road_sums(logits, target, tables)
+    sums, kept = plain_sums(logits, target, tables)
     if not bool(sums.isfinite().all()):  # AMP's first steps may overflow: nothing to compare
         return
     for name, by_kernel, expected in _pairs(logits, target, tables, options, sums, kept):
@@ -96,7 +95,7 @@ def _pairs(
         gradients = expected.gradients
     by_kernel = fused.fused_gradient(logits, target, tables, gradients, None)
     if by_kernel is not None:
-        expected_gradient = plain_road_gradient(logits, target, tables, gradients, kept)
+        expected_gradient = plain_gradient(logits, target, tables, gradients, kept)
         yield "gradients", by_kernel, expected_gradient
 
 

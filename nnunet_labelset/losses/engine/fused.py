@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.losses.dice import EPSILON
-from nnunet_labelset.losses.engine.finish import (
+from nnunet_labelset.losses.engine.formula import (
     END,
     SMALLEST,
     Finished,
     FinishOptions,
     Running,
+    Tables,
 )
-from nnunet_labelset.losses.engine.weight_tables import Tables
 
 Found = TypeVar("Found")
 SWITCH = "NNUNET_LABELSET_TRITON"  # 0 takes plain PyTorch

@@ -2,7 +2,7 @@
 twice, and written once.
 
 A program sums the voxels of a few blocks in registers and writes one row of partial sums, so that
-all are added in a fixed order. The mathematics are those of `chunk.py`; see there. Tensors have up
+all are added in a fixed order. The mathematics are those of `chunks.py`; see there. Tensors have up
 to three axes of voxels, with any strides.
 """
 # mypy: disallow-incomplete-defs=False
