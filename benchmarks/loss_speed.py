@@ -4,6 +4,7 @@ one run.
     python benchmarks/loss_speed.py                         # 2x9x96x96x96, float32, all losses
     python benchmarks/loss_speed.py --threads 1 2 --busy 2  # alone and beside two busy processes
     python benchmarks/loss_speed.py --label-sets 50 --json result.json
+    python benchmarks/loss_speed.py --cpu-seconds --losses RunningLeafDiceCELoss  # busy machine
     python benchmarks/loss_speed.py --reference ~/label-set-loss-functions
 
 All losses take turns, so that a busy machine slows all of them; a ratio is the median of the ratios
@@ -144,13 +145,13 @@ def run_once(loss: Loss, logits: Tensor, target: Tensor) -> None:
     torch.autograd.grad(loss(logits, target), logits)
 
 
-def seconds(loss: Loss, logits: Tensor, target: Tensor) -> float:
+def seconds(loss: Loss, logits: Tensor, target: Tensor, clock: Callable[[], float]) -> float:
     wait = torch.cuda.synchronize if logits.is_cuda else lambda: None
     wait()
-    start = time.perf_counter()
+    start = clock()
     run_once(loss, logits, target)
     wait()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 @contextmanager
@@ -183,6 +184,8 @@ def prepare(args: argparse.Namespace) -> dict[str, tuple[Loss, Tensor, Tensor]]:
             target.clamp_max(args.leaves) if name == BASE else target % args.leaves,
         )
     found = our_losses(label_sets)
+    if args.losses:
+        found = {name: found[name] for name in args.losses}
     if args.reference:
         found |= reference_losses(args.reference, args.leaves, supersets)
     return candidates | {name: (loss, logits, target) for name, loss in found.items()}
@@ -192,9 +195,10 @@ def measure(
     args: argparse.Namespace, candidates: dict[str, tuple[Loss, Tensor, Tensor]]
 ) -> dict[str, dict]:
     times: dict[str, list[float]] = {name: [] for name in candidates}
+    clock = time.process_time if args.cpu_seconds else time.perf_counter
     for turn in range(args.warm_up + args.repeats):
         for name, (loss, logits, indices) in candidates.items():
-            taken = seconds(loss, logits, indices)
+            taken = seconds(loss, logits, indices, clock)
             if turn >= args.warm_up:
                 times[name].append(taken)
     rows = {}
@@ -254,6 +258,14 @@ def main() -> None:
         "--dtype", choices=["float32", "float16", "bfloat16", "float64"], default="float32"
     )
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--losses", nargs="+", metavar="CLASS", help="only these of ours (default: all)"
+    )
+    parser.add_argument(
+        "--cpu-seconds",
+        action="store_true",
+        help="of the processor, on a machine that has other work; of all threads together",
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--warm-up", type=int, default=2)
     parser.add_argument(

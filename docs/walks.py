@@ -116,7 +116,7 @@ def count_walks() -> None:
         walks = {
             "conversion": conversion_walk(folder),
             "training": training,
-            "validation after a training": validation,
+            "training and the validation after it": training | validation,
             **verbs,
             "evaluation to report": set().union(*verbs.values()),
         }

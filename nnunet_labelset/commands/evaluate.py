@@ -28,13 +28,11 @@ from nnunet_labelset.evaluation.results import (
 )
 from nnunet_labelset.evaluation.score_folder import (
     SCORE_COLUMNS,
-    Pairs,
     agreement_csv,
     averages_csv,
     failures,
     failures_csv,
     failures_line,
-    find_pairs,
     locked_output,
     per_case_csv,
     score_folder,
@@ -42,6 +40,7 @@ from nnunet_labelset.evaluation.score_folder import (
     screen_table,
     union_members,
 )
+from nnunet_labelset.evaluation.scores import Pairs, find_pairs
 from nnunet_labelset.io.files import read_json, write_json, write_text
 from nnunet_labelset.io.records import to_json
 from nnunet_labelset.io.tables import column_of_cases, read_table

@@ -4,7 +4,6 @@ evaluate writes. Finished cases survive an interruption.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,23 +11,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.metric import KNOWN_WRONG, METRICS, SHOWN, Metric, mm_range
 from nnunet_labelset.evaluation.results import (
-    DEFAULT_OPTIONS,
     VERSION,
     Averages,
     Case,
     Evaluation,
     Outcome,
     Pair,
-    ScoringOptions,
-    structures_of,
 )
 from nnunet_labelset.evaluation.scores import file_states, score_pair
 from nnunet_labelset.evaluation.statistics import Description
-from nnunet_labelset.io.files import case_files, read_json, reason, write_json
+from nnunet_labelset.io.files import read_json, reason, write_json
 from nnunet_labelset.io.lock import locked
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.records import from_json, to_json
@@ -36,92 +31,6 @@ from nnunet_labelset.io.tables import csv_text
 from nnunet_labelset.io.text import SCREEN_WIDTH, aligned, some
 
 LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(json|csv)")  # of a writer that was killed
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """Pairs in the order of their names, cases without prediction, predictions without
-    reference.
-    """
-
-    pairs: tuple[Pair, ...]
-    missing: tuple[str, ...]
-    extra: tuple[str, ...]
-
-
-def find_pairs(
-    folder_ref: str | Path,
-    folder_pred: str | Path,
-    contract: Contract,
-    file_ending: str,
-    chill: bool,
-    options: ScoringOptions = DEFAULT_OPTIONS,
-) -> Pairs:
-    """Return the pairs of two folders; what has no partner is an error unless `chill`."""
-    references = _listed(folder_ref, file_ending)
-    predictions = _listed(folder_pred, file_ending)
-    if os.path.samefile(folder_ref, folder_pred):
-        raise LabelSetError(
-            f"{folder_pred}: references and predictions are the same folder: name two folders"
-        )
-    missing = sorted(references.keys() - predictions)
-    extra = sorted(predictions.keys() - references)
-    cases = sorted(references.keys() & predictions)
-    if not cases:
-        raise LabelSetError(
-            f"{folder_ref} and {folder_pred} have no case in common: for example {some(missing, 2)}"
-        )
-    if not chill:
-        _check_partners(folder_pred, missing, extra)
-    if unlisted := [case for case in cases if case not in contract.cases]:
-        raise LabelSetError(
-            f"{len(unlisted)} case(s) without a protocol: {some(unlisted)}: add them to "
-            f"{BLOCK}.cases in dataset.json, or give --annotated FILE.csv with the columns case "
-            "and annotated"
-        )
-    structures = {name: structures_of(contract, name, options) for name in contract.protocols}
-    pairs = tuple(
-        Pair(
-            case=case,
-            protocol_name=contract.protocol_name(case),
-            protocol=contract.protocol(case),
-            reference_file=str(references[case]),
-            prediction_file=str(predictions[case]),
-            label_names=contract.leaf_names,
-            structures=structures[contract.protocol_name(case)],
-            surfaces=options.surfaces,
-            cap=options.cap,
-        )
-        for case in cases
-    )
-    return Pairs(pairs, tuple(missing), tuple(extra))
-
-
-def _check_partners(folder: str | Path, missing: Sequence[str], extra: Sequence[str]) -> None:
-    problems = [f"{len(missing)} missing: {some(missing)}"] if missing else []
-    problems += [f"{len(extra)} without reference: {some(extra)}"] if extra else []
-    if problems:
-        raise LabelSetError(f"{folder}: {', and '.join(problems)}; --chill scores the others")
-
-
-def _listed(folder: str | Path, file_ending: str) -> dict[str, Path]:
-    """Return the files of a folder by case; an empty folder or a file that cannot be opened is an
-    error.
-    """
-    try:
-        exists = os.path.isdir(folder)
-    except OSError:
-        exists = False
-    if not exists:
-        raise LabelSetError(f"{folder}: no such folder")
-    files = case_files(folder, file_ending)
-    if not files:
-        raise LabelSetError(f"{folder}: no *{file_ending} files")
-    if broken := [str(path) for path in files.values() if not os.path.isfile(path)]:
-        raise LabelSetError(
-            f"{some(broken)}: not a file, or a link that leads nowhere: remove or replace it"
-        )
-    return files
 
 
 def union_members(pairs: Sequence[Pair], leaves: Collection[str]) -> Mapping[str, tuple[str, ...]]:

@@ -19,6 +19,7 @@ from nnunet_labelset.nnunet.names import (
     FILE_ENDING,
     IMAGES_TRAINING,
     LISTED,
+    NUM_TRAINING,
 )
 
 TRAINING, TEST = "training", "test"

@@ -11,8 +11,7 @@ import numpy as np
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.evaluation.results import COUNTS_ONLY, Case, Outcome, Score, foreground
-from nnunet_labelset.evaluation.score_folder import find_pairs
-from nnunet_labelset.evaluation.scores import score_pair
+from nnunet_labelset.evaluation.scores import find_pairs, score_pair
 from nnunet_labelset.io.parallel import map_parallel
 
 # nnU-Net's name of a metric -> ours
