@@ -17,6 +17,7 @@ from nnunet_labelset.contract.annotated_table import (
     ignored_note,
     listed_leaves,
     names_columns,
+    refuse_two_ways,
     require_all_labels,
     without_ending,
 )
@@ -33,7 +34,7 @@ from nnunet_labelset.dataset_conversion.sources.names import Matching
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.files import list_files
 from nnunet_labelset.io.tables import TableRow, read_table
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import composed, some
 from nnunet_labelset.nnunet.raw import TEST, TRAINING
 
 if TYPE_CHECKING:  # pydicom is an extra
@@ -201,18 +202,20 @@ def read_annotated_list(path: Path, leaves: tuple[str, ...]) -> AnnotatedList:
     """
     table = read_table(path, names_columns(leaves))
     names = [name for name in table[0] if name]
-    ticks = LabelColumns(table, leaves)
+    ticks = LabelColumns(table, leaves, path)
     case = case_column(names, path)
-    known = {case, *COLUMNS, *ticks.columns.values()}
+    has_list = "annotated" in names
+    refuse_two_ways("annotated" if has_list else None, ticks, path)
+    known = {case, *COLUMNS, *(() if has_list else ticks.columns.values())}
     ignored = tuple(name for name in names if name not in known)
     for name in ignored:
         if hint := near_miss(name.lower(), COLUMNS):
             raise LabelSetError(f"{path}: unknown column '{name}'{hint}")
-    if "annotated" not in names and (ticks.columns or not set(names) & set(COLUMNS[1:])):
+    if not has_list and (ticks.columns or not set(names) & set(COLUMNS[1:])):
         require_all_labels(ticks, names, path)
     for line in table:
         line["case"] = without_ending(line[case])
-    notes = (*ignored_note(ignored), *ticks.notes)
+    notes = (*ignored_note(ignored), *(() if has_list else ticks.notes))
     return AnnotatedList(_rows(table, COLUMNS, leaves, ticks), notes)
 
 
@@ -226,13 +229,14 @@ def read_case_list(
     table = read_table(path, lambda names: find_column(names, ("image", "label")) is not None)
     names = [name for name in table[0] if name]
     images = _image_columns(channels, find_column(names, ["image"]) is not None)
-    ticks = LabelColumns(table, leaves)
+    ticks = LabelColumns(table, leaves, path)
     known = [*COLUMNS, *images, "label", "mask"]
     columns = {word: find_column(names, [word]) for word in known[1:]}
     columns["case"] = find_column(names, CASE_COLUMNS)
     used = {*columns.values(), *ticks.columns.values()}
     ignored = [name for name in names if name not in used]
     _check_columns(columns, ignored, ["case", *images], path)
+    refuse_two_ways(columns["annotated"], ticks, path)
     if ticks.columns and columns["annotated"] is None:
         require_all_labels(ticks, names, path)
     for line in table:
@@ -314,24 +318,38 @@ class CaseRows:
     """
 
     def __init__(self, rows: Mapping[tuple[str, str], CaseRow], lost_zeros: bool = False) -> None:
-        self.rows = rows
+        self.rows = {(source, composed(case)): row for (source, case), row in rows.items()}
         self.lost_zeros = lost_zeros
-        self.users: dict[
-            tuple[str, str], list[tuple[str, str]]
-        ] = {}  # the cases that each row is about
+        # The cases that each row is about, with their sources.
+        self.users: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self.without_zeros: dict[str, str] = {}  # names of cases, as spreadsheets write them
+        self.rivals: list[tuple[str, str]] = []  # cases with several rows, and what to say
 
     def find(self, source: str, *names: str) -> CaseRow | None:
         """Return the row of a case, which the list may call by any of its names.
 
-        The first name is the one in the data set.
+        The first name is the one in the data set. A row of its source comes first.
         """
+        exact = dict.fromkeys(composed(name) for name in names)
+        stripped = {_without_zeros(name): name for name in exact}
+        self.without_zeros |= stripped
         for row_source in (source, ""):
-            for name in (*names, *(_without_zeros(name) for name in names if self.lost_zeros)):
-                row = self.rows.get((row_source, name))
+            for spellings in (exact, stripped) if self.lost_zeros else (exact,):
+                row = self._find_one(row_source, spellings, (source, names[0]))
                 if row is not None:
-                    self.users.setdefault((row_source, name), []).append((source, names[0]))
                     return row
         return None
+
+    def _find_one(
+        self, row_source: str, spellings: Iterable[str], user: tuple[str, str]
+    ) -> CaseRow | None:
+        keys = [(row_source, name) for name in spellings if (row_source, name) in self.rows]
+        for key in keys:
+            self.users.setdefault(key, []).append(user)
+        if len(keys) > 1:
+            places = " and ".join(self.rows[key].where for key in keys)
+            self.rivals.append((user[1], f"{places}: both are about case '{user[1]}'"))
+        return self.rows[keys[0]] if keys else None
 
     def problems(
         self, sources: set[str], other_sources: set[str], cases: Sequence[str]
@@ -340,6 +358,7 @@ class CaseRows:
 
         Rows about `other_sources` wait for another run.
         """
+        yield from self.rivals
         known = sorted(sources | other_sources)
         # The search for near misses takes time.
         near_cases = cases if len(cases) < MOST_NEAR_MISSES else ()
@@ -352,8 +371,14 @@ class CaseRows:
                 hint = did_you_mean(row.source, known)
                 yield row.case, f"{row.where}: no such source: '{row.source}'{hint}"
             elif not users and (not row.source or row.source in sources):
-                hint = near_miss(row.case, near_cases)
+                hint = self.zeros_hint(row.case) or near_miss(row.case, near_cases)
                 yield row.case, f"{row.where}: no source has a case '{row.case}'{hint}"
+
+    def zeros_hint(self, name: str) -> str:
+        """Return how a row `1` is read as `001`, if there is such a case."""
+        if self.lost_zeros or name not in self.without_zeros:
+            return ""
+        return f" ('{self.without_zeros[name]}'? With --safe-names, '{name}' means it, too)"
 
 
 def _shared_text(row: CaseRow, users: Sequence[tuple[str, str]]) -> str:

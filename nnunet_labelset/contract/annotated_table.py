@@ -11,7 +11,7 @@ from typing import Any
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
 from nnunet_labelset.io.tables import TableRow, read_table
-from nnunet_labelset.io.text import plain_name, some
+from nnunet_labelset.io.text import composed, plain_name, some
 
 ALL = "all"
 ANNOTATED = "annotated"
@@ -62,9 +62,13 @@ class AnnotatedTable:
 class LabelColumns:
     """The columns of a table that are called as labels, with yes or no in every row."""
 
-    def __init__(self, rows: Sequence[TableRow], leaf_names: Sequence[str]) -> None:
+    def __init__(
+        self, rows: Sequence[TableRow], leaf_names: Sequence[str], table: str | Path
+    ) -> None:
         self.leaf_names = leaf_names
-        by_label = {label: find_column(rows[0], [label]) for label in leaf_names[1:]}
+        by_label = {
+            label: _label_column(rows[0], label, leaf_names, table) for label in leaf_names[1:]
+        }
         self.columns = {label: column for label, column in by_label.items() if column is not None}
         self.missing = [label for label in by_label if label not in self.columns]
         words = {_word(row[column]) for row in rows for column in self.columns.values()}
@@ -96,6 +100,19 @@ class LabelColumns:
     def says_nothing(self, row: TableRow) -> bool:
         """Tell whether all cells are empty, and an empty one does not mean no."""
         return "" not in self.no_words and not any(row[name] for name in self.columns.values())
+
+
+def _label_column(
+    names: Iterable[str], label: str, leaf_names: Sequence[str], table: str | Path
+) -> str | None:
+    """Return the column that is called as a label; two of them are an error."""
+    candidates = [name for name in names if name == label or name not in leaf_names]
+    alike = [name for name in candidates if name and plain_name(name) == plain_name(label)]
+    if len(alike) > 1:
+        raise LabelSetError(
+            f"{table}: {some(map(repr, alike))} are the same label: keep one column"
+        )
+    return alike[0] if alike else None
 
 
 def _word(cell: str) -> str:
@@ -169,7 +186,7 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
     cells. Capitals do not matter. A column `wrong` lists labels that were drawn wrongly.
     """
     rows = read_table(table, names_columns(labels.leaf_names))
-    ticks = LabelColumns(rows, labels.leaf_names)
+    ticks = LabelColumns(rows, labels.leaf_names, table)
     columns = _find_columns(rows[0], ticks, table)
     by_case = _rows_by_case(rows, columns.case)
     annotated = {}
@@ -219,10 +236,21 @@ def _find_columns(names: Iterable[str], ticks: LabelColumns, table: str | Path) 
     label_columns = ticks.columns.values()
     wrong = None if WRONG in ticks.columns else find_column(names, [WRONG])
     others = [case, *([wrong] if wrong else [])]
+    refuse_two_ways(annotated, ticks, table)
     if annotated is not None and ticks.missing:
         return _Columns(case, annotated, wrong, _others(names, annotated, *others))
     require_all_labels(ticks, names, table)
     return _Columns(case, None, wrong, _others(names, *label_columns, *others))
+
+
+def refuse_two_ways(annotated: str | None, ticks: LabelColumns, table: str | Path) -> None:
+    """Fail if a list of labels and a column for every label both say what is annotated."""
+    columns = ticks.columns.values()
+    if annotated is not None and annotated not in columns and not ticks.missing:
+        raise LabelSetError(
+            f"{table}: the column '{annotated}' and the columns {some(columns)} both say what is "
+            f"annotated: remove one of the two"
+        )
 
 
 def require_all_labels(ticks: LabelColumns, names: Sequence[str], table: str | Path) -> None:
@@ -321,7 +349,7 @@ def with_names_of_cases(table: AnnotatedTable, cases: Collection[str]) -> Annota
 
 
 def _plain_case(name: str) -> str:
-    return (name.lstrip("0") or "0" if name.isdigit() else name).casefold()
+    return composed(name.lstrip("0") or "0" if name.isdigit() else name).casefold()
 
 
 def _wrong_labels(row: TableRow, columns: _Columns, labels: Contract) -> LabelSet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 
@@ -69,6 +70,13 @@ def spoken_names(names: Iterable[str]) -> dict[str, str]:
     }
 
 
+def composed(name: str) -> str:
+    """Return a name in which `u` and a mark above it are `ü`, one character, as most programs write
+    it.
+    """
+    return unicodedata.normalize("NFC", name)
+
+
 def plain_name(name: str) -> str:
     """Return a name without capitals and final punctuation, with `_` for blanks and hyphens."""
-    return re.sub(r"[\s_-]+", "_", name.strip().rstrip(".:?#").casefold())
+    return re.sub(r"[\s_-]+", "_", composed(name).strip().rstrip(".:?#").casefold())

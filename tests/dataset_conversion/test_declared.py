@@ -307,3 +307,25 @@ def test_many_protocols_are_told_in_few_lines(tmp_path, monkeypatch, capsys):
     assert len(contract_of(tmp_path / "Dataset050_All").protocols) == 40
     # every leaf that is declared, but for organ_1
     assert len(notes(tmp_path / "Dataset050_All")) == 40 * 39 - 39
+
+
+ODD_ROWS = {
+    "two rows": ("001,all\ns_001,liver\n", ["line 2", "line 3", "s_001"]),
+    "two ways": ("001,all\n", ["'annotated'", "liver"]),
+    "zeros": ("1,all\n", ["line 2", "'001'", "--safe-names"]),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_ROWS)
+def test_rows_that_contradict_or_miss_their_case(tmp_path, capsys, kind):
+    rows, facts = ODD_ROWS[kind]
+    write_volume(tmp_path / "s" / "001" / "ct.nii.gz", random_image())
+    write_volume(tmp_path / "s" / "001" / "label.nii.gz", slabs(1, 2))
+    manifest = write_manifest(tmp_path, 'varies = ["spleen"]')
+    header = "case,annotated,liver,spleen,kidney" if kind == "two ways" else "case,annotated"
+    if kind == "two ways":
+        rows = rows.replace("\n", ",yes,no,no\n")
+    (tmp_path / "t.csv").write_text(f"{header}\n{rows}")
+    words = ["-m", manifest, "--prefix", "--annotated", str(tmp_path / "t.csv")]
+    assert convert(tmp_path / "raw", *words) == 1
+    check_facts(capsys.readouterr().err, *facts)

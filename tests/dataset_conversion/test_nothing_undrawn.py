@@ -175,6 +175,33 @@ def test_a_label_that_was_declared_missing_stays_missing_after_merge(
     assert annotated_labels(content, content["label_sets"]["cases"]["x4"]) == set()
 
 
+def test_verify_trusts_what_merge_declared_until_somebody_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Left and right are united, and one of them was not drawn: the other one is there."""
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    monkeypatch.delenv("nnUNet_preprocessed", raising=False)
+    labels = {"background": 0, "left": 1, "right": 2}
+    protocols = {"all": {}, "left": {"background": ["background", "right"]}}
+    block = {"version": 1, "protocols": protocols, "cases": {"a": "all", "b": "left"}}
+    arrays = {"a": slabs(1, 2), "b": slabs(1)}
+    write_nnunet(tmp_path, "Dataset003_Sides", labels, arrays, label_sets=block)
+    write_nnunet(tmp_path, "Dataset004_Both", {"background": 0, "kidney": 1}, {"c": slabs(0, 1)})
+    united = ["--label", "3:left=kidney", "--label", "3:right=kidney", "--fully-annotated", "4"]
+    assert main(["merge", "-d", "50", "-n", "All", "-np", "1", "3", "4", *united]) == 0
+    file = tmp_path / "Dataset050_All" / "dataset.json"
+    assert contract_of(file.parent).annotated("b") == ()
+    capsys.readouterr()
+    assert main(["verify", "-d", "50", "-np", "1"]) == 0
+    assert "labelsTr/b.nii.gz" in capsys.readouterr().out  # a doubt
+    content = json.loads(file.read_text())
+    cases = content["label_sets"]["cases"]
+    cases["a"], cases["b"] = cases["b"], cases["a"]
+    file.write_text(json.dumps(content))
+    assert main(["verify", "-d", "50", "-np", "1"]) == 1
+    assert "labelsTr/a.nii.gz" in capsys.readouterr().out
+
+
 def test_scribbles_stay_scribbles_when_a_model_completes_them() -> None:
     """Some voxels of every label are decided, others stay open: nothing counts as drawn."""
     everything = frozenset(range(3))

@@ -304,6 +304,8 @@ BAD_TABLES = {
     ("tumour", "case, liver, spleen"): "case,liver,spleen\na_1,1,1\n",
     ("columns where, liver, spleen",): "where,liver,spleen,tumour\na_1,1,1,1\n",
     ("line 3", "a_1"): "case,annotated\na_1,all\na_1,all\n",
+    ("'liver'", "'Liver'"): "case,liver,Liver,spleen,tumour\na_1,1,0,1,1\n",
+    ("'annotated'", "liver"): "case,annotated,liver,spleen,tumour\na_1,liver,1,1,1\n",
 }
 
 
@@ -853,6 +855,17 @@ def test_what_a_table_does_not_state_is_told(folder, tmp_path, capsys):
     (tmp_path / "cases.csv").write_text(TABLES["image files"])
     assert annotate("--annotated", tmp_path / "cases.csv") == 0
     check_facts(capsys.readouterr().out, "'a_1_0000' is 'a_1'", "'A_2' is 'a_2'", "'-'")
+
+
+def test_letters_and_marks_in_two_spellings(tmp_path, monkeypatch):
+    """macOS writes `ü` as two characters."""
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    cases = {"M\u00fcller": slabs(1), "b": slabs(1, 2)}
+    labels = {"background": 0, "Br\u00fccke": 1, "Niere": 2}
+    folder = write_nnunet(tmp_path, "Dataset011_Umlauts", labels, cases)
+    (tmp_path / "t.csv").write_text("case,annotated\nMu\u0308ller,Bru\u0308cke\nb,all\n")
+    assert main(["annotate", "-d", "11", "-np", "1", "--annotated", str(tmp_path / "t.csv")]) == 0
+    assert contract_of(folder).annotated("M\u00fcller") == ("Br\u00fccke",)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,7 @@ class Annotations:
     cases: Sequence[DeclaredCase]
     is_readable: bool  # no label map is unreadable
     made_by_model: Collection[str]
+    as_written: Collection[str]  # still declared as `convert` or `merge` has checked and written it
 
     @property
     def training(self) -> list[DeclaredCase]:
@@ -104,9 +105,15 @@ class Annotations:
 
 
 def check_annotations(
-    contract: Contract, dataset_json: Mapping[str, Any], facts: Mapping[RawCase, CaseFacts]
+    contract: Contract,
+    dataset_json: Mapping[str, Any],
+    facts: Mapping[RawCase, CaseFacts],
+    as_written: Collection[str] = (),
 ) -> Problems:
-    """Yield every problem with values; nothing is claimed about files that are unreadable."""
+    """Yield every problem with values; nothing is claimed about files that are unreadable.
+
+    `as_written` are cases that are still declared as `convert` or `merge` has declared them.
+    """
     declared = []
     for case, fact in facts.items():
         if fact.values is None or case.label is None:
@@ -129,6 +136,7 @@ def check_annotations(
         cases=declared,
         is_readable=all(fact.values is not None for fact in facts.values()),
         made_by_model=originals(dataset_json),
+        as_written=as_written,
     )
     for check in CHECKS:
         yield from check(annotations)
@@ -173,7 +181,11 @@ def _check_unannotated(annotations: Annotations) -> Problems:
     own. What a model has decided in a completed copy does: the rest stays open.
     """
     for case in annotations.cases:
-        if case.drawn and case.name not in annotations.made_by_model:
+        if not case.drawn or case.name in annotations.made_by_model:
+            continue
+        if case.name in annotations.as_written:  # such as one of two sides, united by `merge`
+            yield from _all_partly_drawn(annotations, case)
+        else:
             swapped = list(_check_swapped(annotations, case))
             yield from swapped or _check_drawn(annotations, case)
 
@@ -232,6 +244,12 @@ def _is_sound(annotations: Annotations, case: DeclaredCase, value: int, drawn: L
 def _meaning(annotations: Annotations, case: DeclaredCase, value: int) -> str:
     name = annotations.contract.value_names[value]
     return f"'{name}' may be {{{annotations.names(case.protocol.sets[value])}}}"
+
+
+def _all_partly_drawn(annotations: Annotations, case: DeclaredCase) -> Problems:
+    for value, leaves in case.larger.items():
+        if drawn := leaves & case.drawn:
+            yield _partly_drawn(annotations, case, value, drawn)
 
 
 def _partly_drawn(

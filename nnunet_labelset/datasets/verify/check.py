@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from nnunet_labelset.datasets.verify.names_of_cases import RawDataset, check_nam
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.tables import read_table
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import preprocessed_copy
 from nnunet_labelset.nnunet.names import DATASET
+from nnunet_labelset.nnunet.publish import PROVENANCE
 from nnunet_labelset.nnunet.raw import INCOMPLETE, TRAINING, RawCase, channel_names, raw_cases
 
 Facts = Mapping[RawCase, CaseFacts]
@@ -129,7 +132,21 @@ def _duplicate(cases: list[RawCase], facts: Facts) -> Problem:
 
 def _check_annotations(data: RawDataset, facts: Facts) -> Problems:
     if data.contract is not None:
-        yield from check_annotations(data.contract, data.dataset_json, facts)
+        as_written = _cases_as_written(data.folder, data.contract)
+        yield from check_annotations(data.contract, data.dataset_json, facts, as_written)
+
+
+def _cases_as_written(folder: Path, contract: Contract) -> set[str]:
+    """Return the cases that are still declared as `convert` or `merge` has declared them."""
+    background = contract.leaf_names[0]
+    cases: set[str] = set()
+    with suppress(LabelSetError, KeyError):  # other data sets have no such table
+        for row in read_table(folder / PROVENANCE):
+            case = row["case"]
+            drawn = set(row["annotated"].split(";")) - {"", background}
+            if case in contract.cases and drawn == {*contract.annotated(case)} - {background}:
+                cases.add(case)
+    return cases
 
 
 def _check_air(data: RawDataset, facts: Facts) -> Problems:
