@@ -67,6 +67,7 @@ class CaseJob:
     ending: str = DEFAULT_ENDING
     colours: int = 1  # channels in one picture, such as 3 for RGB
     notes: tuple[Note, ...] = ()  # what was noticed before any file was read
+    reason: str = ""  # what says which labels are annotated: a line of a table, a source, a block
     raters: bool = False  # `labels` are the label maps of several raters
     grid: GridRules = field(default_factory=GridRules)
     segments: Mapping[int, tuple[str, ...]] | None = None  # names in a file of 3D Slicer

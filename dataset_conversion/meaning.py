@@ -102,6 +102,10 @@ class Interpretation:
     def inside(self) -> LabelSet:
         return self.label_set(UNLABELLED)
 
+    @property
+    def label_set_outside(self) -> LabelSet:
+        return self.protocol.sets[self.outside]
+
 
 @dataclass(frozen=True)
 class _Knowledge:

@@ -318,4 +318,15 @@ def _job(
         link=options.link,
         looks_for_air=may_use_mask(channels),
         colours=len(channels) if in_one_file else 1,
+        reason=_reason(dataset, case.name),
     )
+
+
+def _reason(dataset: InputDataset, case: str) -> str:
+    """Return what says which labels are annotated in a case."""
+    if dataset.fully_annotated:
+        return f"--fully-annotated {dataset.given}"
+    if BLOCK not in dataset.dataset_json:
+        return f"the table of {dataset.folder.name} (--annotated)"
+    protocol = dataset.contract.cases.get(case)
+    return f"{dataset.folder / DATASET}, protocol '{protocol}'" if protocol else ""

@@ -275,11 +275,30 @@ def _job(name: str, case: SourceCase, options: Options) -> CaseJob:
         looks_for_air=may_use_mask(options.manifest.channels),
         colours=len(options.manifest.channels) if ALL_CHANNELS in case.files else 1,
         notes=case.notes + notes + _rater_notes(case),
+        reason=_reason(case, protocol, options),
         dicom=case.dicom.dicom if case.dicom is not None else None,
         segments=_segments(case),
         grid=source.grid,
         raters=_raters(case) > 0,
     )
+
+
+def _reason(case: SourceCase, protocol: SourceProtocol, options: Options) -> str:
+    """Return what says which labels are annotated in a case."""
+    if case.row is not None and case.row.annotated is not None:
+        reasons = [case.row.where]
+    else:
+        reasons = [f"source '{case.source.name}'"]
+        if case.source.per_structure:
+            reasons.append("the structures that have a file")
+        elif case.source.varies:
+            reasons.append("labels that occur (--infer-annotated)")
+    if protocol.withheld:
+        withheld = sorted(options.manifest.leaves[leaf] for leaf in protocol.withheld)
+        reasons.append(f"--withhold {some(withheld)}")
+    if MASK in case.files:
+        reasons.append(f"mask {case.files[MASK]}")
+    return "; ".join(reasons)
 
 
 def _segments(case: SourceCase) -> Mapping[int, tuple[str, ...]] | None:

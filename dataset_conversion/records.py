@@ -25,6 +25,7 @@ from nnunet_labelset.io.tables import csv_text, read_table
 from nnunet_labelset.nnunet.publish import JOURNAL, size_of
 
 PROVENANCE_COLUMNS = ("case", "file", "blake2b", "annotated", "rules")
+DECLARED_BY = "declared_by"  # a further column, since 0.3.1
 
 
 def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[CaseResult, str]:
@@ -159,6 +160,7 @@ class Origin:
     checksums: Mapping[str, str]
     annotated: str
     rules: str
+    reason: str = ""
 
     @property
     def first_image(self) -> str:
@@ -168,7 +170,9 @@ class Origin:
 
 def origin_of(job: CaseJob, checksums: Mapping[str, str]) -> Origin:
     names = (job.leaves[leaf] for leaf in sorted(job.protocol.annotated))
-    return Origin(checksums=checksums, annotated=";".join(names), rules=_rules(job))
+    return Origin(
+        checksums=checksums, annotated=";".join(names), rules=_rules(job), reason=job.reason
+    )
 
 
 def read_origin(job: CaseJob) -> Origin:
@@ -193,15 +197,17 @@ def _rules(job: CaseJob) -> str:
         notes=(),
         dicom=None,
     )
-    return hashlib.sha256(dump(rules).encode()).hexdigest()[:16]
+    facts = _plain(rules)
+    del facts["reason"]  # a table may list a case in another line
+    return hashlib.sha256(dump(facts).encode()).hexdigest()[:16]
 
 
 def provenance_text(origins: Mapping[str, Origin]) -> str:
     rows = []
     for case, origin in origins.items():
         for file, digest in origin.checksums.items():
-            rows.append((case, file, digest, origin.annotated, origin.rules))
-    return csv_text(PROVENANCE_COLUMNS, rows)
+            rows.append((case, file, digest, origin.annotated, origin.rules, origin.reason))
+    return csv_text((*PROVENANCE_COLUMNS, DECLARED_BY), rows)
 
 
 def read_provenance(path: Path) -> dict[str, Origin]:
@@ -212,5 +218,8 @@ def read_provenance(path: Path) -> dict[str, Origin]:
     for row in rows:
         checksums.setdefault(row["case"], {})[row["file"]] = row["blake2b"]
     return {
-        row["case"]: Origin(checksums[row["case"]], row["annotated"], row["rules"]) for row in rows
+        row["case"]: Origin(
+            checksums[row["case"]], row["annotated"], row["rules"], row.get(DECLARED_BY, "")
+        )
+        for row in rows
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from nnunet_labelset.contract import LabelSet
+from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import interpret
 from nnunet_labelset.dataset_conversion.plan import Plan
@@ -15,24 +15,52 @@ MOST_NAMES = 20
 
 
 def survey(plan: Plan) -> str:
-    """Return in how many cases each label is annotated, and which names matched nothing.
+    """Return in how many cases each label is annotated, what voxels may be there and why, and which
+    names matched nothing.
 
     Cases with a problem are named and not counted.
     """
     problematic = dict.fromkeys(case for case, _ in plan.problems)
     good = [job for job in plan.jobs if job.case not in problematic]
-    lines = [*_coverage(plan.labels.leaf_names, good), *_names(plan)]
+    lines = [*_coverage(plan.labels, good), *_names(plan)]
     if problematic:
         lines.append(f"not counted, because of problems: {some(problematic, MOST_NAMES)}")
     return "\n".join(lines)
 
 
-def _coverage(names: Sequence[str], good: Sequence[CaseJob]) -> Iterator[str]:
+def _coverage(labels: Contract, good: Sequence[CaseJob]) -> Iterator[str]:
     for source in dict.fromkeys(job.source for job in good):
         jobs = [job for job in good if job.source == source]
         labelled = [job for job in jobs if job.labels]
         yield f"{source}: {len(jobs)} cases, {len(jobs) - len(labelled)} of them without labels"
-        yield from _labels(names, labelled)
+        yield from _labels(labels.leaf_names, labelled)
+        yield from _meanings(labels, labelled)
+
+
+def _meanings(labels: Contract, jobs: Sequence[CaseJob]) -> Iterator[str]:
+    """Yield what unlabelled voxels may be, and values of several labels, in which cases and why."""
+    groups: dict[str, list[CaseJob]] = defaultdict(list)
+    for job in jobs:
+        groups[_meaning(labels, job)].append(job)
+    for meaning, members in list(groups.items())[:MOST_NAMES]:
+        cases = some((job.case for job in members), 3)
+        reasons = some(dict.fromkeys(job.reason for job in members), 2)
+        yield f"  {meaning}: {cases} ({reasons})"
+    if len(groups) > MOST_NAMES:
+        yield f"  ... and {len(groups) - MOST_NAMES} more kinds of cases"
+
+
+def _meaning(labels: Contract, job: CaseJob) -> str:
+    meaning = interpret(job.protocol, present=())
+    inside, outside = meaning.inside, meaning.label_set_outside
+    words = f"unlabelled: {labels.words(inside)}"
+    if inside != outside:
+        words += f" inside the mask, {labels.words(outside)} outside"
+    for value in job.protocol.values:
+        if value in meaning.values and len(meaning.label_set(value)) > 1:
+            name = "structure" if job.per_structure else "value"
+            words += f"; {name} {value}: {labels.words(meaning.label_set(value))}"
+    return words
 
 
 def _labels(names: Sequence[str], jobs: Sequence[CaseJob]) -> Iterator[str]:

@@ -7,14 +7,18 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.contract.completed import originals
 from nnunet_labelset.datasets.annotate.history import recorded_reasons
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
+from nnunet_labelset.io.tables import read_table
 from nnunet_labelset.io.text import aligned, some
 from nnunet_labelset.nnunet.names import DATASET
+from nnunet_labelset.nnunet.publish import PROVENANCE
 
 WIDTH = 100
 UNKNOWN_REASON = "dataset.json (no record of how it was declared)"
@@ -24,7 +28,8 @@ def explain_case(folder: Path, contract: Contract, case: str) -> str:
     """Return every value of a case with the labels that it may be, and the reasons."""
     name = contract.protocol_name(case)
     protocol = contract.protocols[name]
-    reason = recorded_reasons(folder).get(case, UNKNOWN_REASON)
+    recorded = {**_converted_reasons(folder), **recorded_reasons(folder)}
+    reason = recorded.get(case) or UNKNOWN_REASON
     original = originals(read_json(folder / DATASET)).get(case)
     if original is not None:
         reason = f"predictions: a completed copy of '{original}', for training only"
@@ -39,6 +44,13 @@ def explain_case(folder: Path, contract: Contract, case: str) -> str:
     ]
     lines += _label_lines(contract, protocol)
     return "\n".join(lines)
+
+
+def _converted_reasons(folder: Path) -> dict[str, str]:
+    """Return why each case is declared as it is, as `convert` or `merge` has recorded it."""
+    with suppress(LabelSetError):
+        return {row["case"]: row.get("declared_by", "") for row in read_table(folder / PROVENANCE)}
+    return {}
 
 
 def explain_groups(contract: Contract) -> str:

@@ -329,3 +329,28 @@ def test_rows_that_contradict_or_miss_their_case(tmp_path, capsys, kind):
     words = ["-m", manifest, "--prefix", "--annotated", str(tmp_path / "t.csv")]
     assert convert(tmp_path / "raw", *words) == 1
     check_facts(capsys.readouterr().err, *facts)
+
+
+def test_what_declared_a_case_is_told_before_and_after(tmp_path, capsys):
+    for number, case in enumerate(("a", "b")):
+        write_volume(tmp_path / "s" / case / "ct.nii.gz", random_image(number))
+        write_volume(tmp_path / "s" / case / "label.nii.gz", slabs(1, 3))
+    manifest = write_manifest(tmp_path, 'varies = ["spleen"]')
+    (tmp_path / "t.csv").write_text("case,annotated\na,liver;kidney\nb,all\n")
+    words = ["-m", manifest, "--annotated", str(tmp_path / "t.csv")]
+    assert convert(tmp_path / "raw", *words, "--dry-run") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "t.csv" in line]
+    check_facts(next(line for line in lines if "line 2" in line), "background or spleen", ": a ")
+    check_facts(next(line for line in lines if "line 3" in line), "background", ": b ")
+    assert convert(tmp_path / "raw", *words) == 0
+    dataset = tmp_path / "raw" / "Dataset030_Mine"
+    capsys.readouterr()
+    assert main(["explain", "-d", str(dataset), "a"]) == 0
+    check_facts(capsys.readouterr().out, "t.csv, line 2", "background or spleen")
+    # Tables of version 0.3.0 do not say it, and another line of a table is no other rule.
+    with (dataset / "provenance.csv").open() as file:
+        rows = [row[:5] for row in csv.reader(file)]
+    (dataset / "provenance.csv").write_text("".join(",".join(row) + "\n" for row in rows))
+    (tmp_path / "t.csv").write_text("case,annotated\nb,all\na,liver;kidney\n")
+    assert convert(tmp_path / "raw", *words, "--add") == 0
+    assert main(["explain", "-d", str(dataset), "a"]) == 0
