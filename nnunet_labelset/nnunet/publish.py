@@ -30,7 +30,7 @@ from nnunet_labelset.nnunet.names import (
     RAW,
     dataset_name,
 )
-from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, INCOMPLETE, file_ending
+from nnunet_labelset.nnunet.raw import BEFORE_ANNOTATE, DEFAULT_ENDING, INCOMPLETE, file_ending
 
 JOURNAL = ".records"  # which cases are finished, so that a stopped run can go on
 NOTES = "conversion_notes.csv"
@@ -262,14 +262,24 @@ def settle(old: Path, new: Path) -> list[str]:
         return []
     moved = []
     for path in list(_foreign(old)):
-        target = new / path.relative_to(old)
-        if os.path.lexists(target):
-            target = target.with_name(f"{target.name}.old")
+        target = _kept_name(new / path.relative_to(old))
         target.parent.mkdir(exist_ok=True)
         os.rename(path, target)
         moved.append(target.relative_to(new).as_posix())
     shutil.rmtree(old, ignore_errors=True)
     return moved
+
+
+def _kept_name(path: Path) -> Path:
+    """Return a name for a file of the data set that was replaced. What `annotate` has kept of it
+    gets another name: `--undo` would put it into the new data set.
+    """
+    name = path
+    number = 1
+    while os.path.lexists(name) or name.name == BEFORE_ANNOTATE:
+        name = path.with_name(f"{path.name}.old{number if number > 1 else ''}")
+        number += 1
+    return name
 
 
 def _foreign(folder: Path) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nnunet_labelset.cli import main
 from nnunet_labelset.dataset_conversion import dataset as writer
 from nnunet_labelset.dataset_conversion.records import Records
 from nnunet_labelset.errors import LabelSetError
@@ -208,6 +209,25 @@ def test_overwrite_through_a_link_keeps_the_link_and_foreign_files(tmp_path, cap
     check_facts(out, "kept", "imagesTr/readme.md, masksTr, thesis.txt")
     assert np.array_equal(read_array(store / "masksTr" / "c0.nii.gz"), LABELS)
     assert len(os.listdir(store / "labelsTr")) == 4
+
+
+def test_undo_does_not_reach_behind_a_replacement(tmp_path, capsys, source):
+    """What annotate has kept belongs to the data set that was replaced."""
+    dataset = tmp_path / "raw" / "Dataset027_Fetal"
+    assert convert(dataset.parent, source) == 0
+    case = next(iter(contract_of(dataset).cases))
+    undo = ["annotate", "-d", str(dataset)]
+    assert main([*undo, "--add", "--merged", "brainstem", "cerebellum", "--in", case]) == 0
+    for _ in range(2):
+        assert convert(dataset.parent, source, "--overwrite") == 0
+        before = (dataset / "dataset.json").read_bytes()
+        assert (dataset / "before_annotate.old").is_dir()
+        capsys.readouterr()
+        assert main([*undo, "--undo"]) == 1
+        assert (dataset / "dataset.json").read_bytes() == before
+        assert main([*undo, "--add", "--merged", "brainstem", "cerebellum", "--in", case]) == 0
+    assert convert(dataset.parent, source, "--overwrite") == 0
+    assert len(list(dataset.glob("before_annotate.old*"))) == 3
 
 
 def test_a_replacement_that_was_killed_is_finished(tmp_path, source):
