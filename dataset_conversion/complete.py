@@ -52,7 +52,7 @@ from nnunet_labelset.nnunet.publish import (
     publish,
     staged,
 )
-from nnunet_labelset.nnunet.raw import file_ending, read_dataset
+from nnunet_labelset.nnunet.raw import check_unchanged, file_ending, read_dataset
 
 FOLDERS = (COMPLETED_LABELS, COMPLETED_VOXELS)
 PLANS_NAME = "plans_name"
@@ -229,6 +229,7 @@ def write_completed(
             threshold=threshold,
         )
         results = dict(map_parallel(work, items, processes, "Completing"))
+        check_unchanged(source, dataset_json)
         kept = {item: results[item] for item in items if results[item].completed}
         if not kept:
             raise LabelSetError(

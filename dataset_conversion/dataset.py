@@ -60,7 +60,7 @@ from nnunet_labelset.nnunet.publish import (
     publish,
     staged,
 )
-from nnunet_labelset.nnunet.raw import TEST, TRAINING
+from nnunet_labelset.nnunet.raw import TEST, TRAINING, check_unchanged
 from nnunet_labelset.nnunet.recommendation import next_commands
 
 MOST_LINES = 10  # of one kind; the table has them all
@@ -106,6 +106,8 @@ def write_dataset(target: Target, plan: Plan, processes: int, skip_bad_cases: bo
             if not was_stopped:
                 records.path.unlink(missing_ok=True)
             raise LabelSetError(failure)
+        for folder, dataset_json in plan.inputs.items():
+            check_unchanged(folder, dataset_json)
         written = _summary(plan.labels, good_jobs, results, before)
         written.skipped = _texts(problems)
         written.resumed = resumed

@@ -213,7 +213,11 @@ def _unique_name(number: int, folders: Sequence[Path]) -> str:
 
 def merge_jobs(datasets: Sequence[InputDataset], options: Options) -> Plan:
     """Return one job for every case of every data set; problems are collected, not raised."""
-    plan = Plan(options.manifest.labels, options.manifest.channels)
+    plan = Plan(
+        options.manifest.labels,
+        options.manifest.channels,
+        inputs={dataset.folder: dataset.dataset_json for dataset in datasets},
+    )
     ending = _common_ending(datasets)
     names = CaseNames()
     for dataset in datasets:

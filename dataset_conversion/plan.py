@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from nnunet_labelset.contract import Contract, LabelSet
 from nnunet_labelset.dataset_conversion.job import (
@@ -70,6 +71,8 @@ class Plan:
     declared: set[str] = field(default_factory=set)  # cases with a row that says what is annotated
     renamed: list[Renamed] = field(default_factory=list)
     matchings: list[Matching] = field(default_factory=list)  # of names of structures
+    # The data sets that are merged, each with the dataset.json that was read.
+    inputs: Mapping[Path, Mapping[str, Any]] = field(default_factory=dict)
 
     def add_problem(self, cases: Iterable[str], text: str) -> None:
         self.problems += [(case, text) for case in cases]

@@ -116,6 +116,14 @@ def read_dataset(folder: Path) -> tuple[dict[str, Any], Contract]:
     return dataset_json, Contract.from_dataset_json(dataset_json, folder)
 
 
+def check_unchanged(folder: Path, dataset_json: Mapping[str, Any]) -> None:
+    """Fail if the data set was declared anew since its dataset.json was read: label maps that were
+    read meanwhile may be others than those that it explained.
+    """
+    if read_json(folder / DATASET) != dataset_json:
+        raise LabelSetError(f"{folder / DATASET} has changed while it was being read: run again")
+
+
 def raw_cases(folder: str | Path, dataset_json: Mapping[str, Any]) -> list[RawCase]:
     """Training and test cases of a raw data set, sorted by name, training first.
 

@@ -26,7 +26,14 @@ from nnunet_labelset.io.volume import count_values, integer_array, read_voxels, 
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
 from nnunet_labelset.nnunet.publish import Target, publish, staged
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
+from nnunet_labelset.nnunet.raw import (
+    TRAINING,
+    RawCase,
+    check_unchanged,
+    file_ending,
+    raw_cases,
+    read_dataset,
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ def withhold(dataset: str, table: Path, new_id: int, processes: int) -> Path:
     with staged(target, ()) as staging:
         write = partial(_write_case, folder=staging, ending=file_ending(dataset_json))
         written = dict(map_parallel(write, jobs, processes, "Withholding"))
+        check_unchanged(folder, dataset_json)
         new_contract = _contract_of_written(contract, written)
         kept = {key: value for key, value in dataset_json.items() if key != names.LISTED}
         files = [file for result in written.values() for file in result.files]

@@ -26,6 +26,7 @@ from tests.helpers.conversion import (
     read_array,
     slabs,
     write_case_folder,
+    write_nnunet,
     write_volume,
 )
 from tests.helpers.errors import check_facts, refusal
@@ -228,6 +229,25 @@ def test_undo_does_not_reach_behind_a_replacement(tmp_path, capsys, source):
         assert main([*undo, "--add", "--merged", "brainstem", "cerebellum", "--in", case]) == 0
     assert convert(dataset.parent, source, "--overwrite") == 0
     assert len(list(dataset.glob("before_annotate.old*"))) == 3
+
+
+def test_merge_notices_when_an_input_is_declared_anew_meanwhile(tmp_path, monkeypatch, capsys):
+    """`annotate --undo` puts label maps back that the block which was read does not explain."""
+    monkeypatch.setenv("nnUNet_raw", str(tmp_path))
+    for number, organ in ((3, "liver"), (4, "spleen")):
+        labels = {"background": 0, organ: 1}
+        write_nnunet(tmp_path, f"Dataset00{number}_One", labels, {f"c{number}": slabs(1)})
+    map_parallel = writer.map_parallel
+
+    def map_later(*arguments):
+        assert main(["annotate", "-d", "3", "-np", "1", "--fully-annotated"]) == 0
+        return map_parallel(*arguments)
+
+    monkeypatch.setattr(writer, "map_parallel", map_later)
+    words = ["merge", "-d", "50", "-n", "All", "-np", "1", "3", "4", "--fully-annotated", "3", "4"]
+    assert main(words) == 1
+    check_facts(capsys.readouterr().err, "Dataset003_One", "dataset.json", "changed")
+    assert not (tmp_path / "Dataset050_All").exists()
 
 
 def test_a_replacement_that_was_killed_is_finished(tmp_path, source):
