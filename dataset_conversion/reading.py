@@ -108,7 +108,9 @@ class CaseReader:
             array = self.note(path, "grey picture stored as colours", array[..., 0])
         components = _colours(volume._replace(array=array))
         if components != expected:
-            hint = ', e.g. channels = ["R", "G", "B"] and one pattern' if image else ""
+            hint = ', e.g. channels = ["R", "G", "B"] and one pattern'
+            if not image:
+                hint = " colours: give every colour a number first (docs/how-to/flat_images.md)"
             raise LabelSetError(
                 f"{path}: expected {expected} number(s) per pixel, but got {components}{hint}"
             )
@@ -121,7 +123,8 @@ class CaseReader:
         if dimensions == 4:
             if len(array) > 1 and not self.job.first_volume:
                 raise LabelSetError(
-                    f"{path}: 4D, size {place.size}: 'first_volume = true' takes volume 0"
+                    f"{path}: 4D, size {place.size}: 'first_volume = true' takes volume 0; if the "
+                    f"volumes are channels, write a file for each"
                 )
             array = self.note(path, "4D file, volume 0 taken", array[0])
             return Volume(array, place.spatial())

@@ -18,6 +18,7 @@ import pytest
 from nnunet_labelset.cli import VERBS, module_of
 from nnunet_labelset.io.volume import read_voxels
 from nnunet_labelset.nnunet.discovery import known_trainers
+from tests.helpers.pictures import write_picture
 from tests.helpers.volumes import write_volume
 
 ROOT = Path(__file__).parent.parent
@@ -100,6 +101,18 @@ def test_slices_without_a_label_become_ignore(
     after, place = read_voxels(tmp_path / "labelsTr" / "pat_002.nii.gz")
     assert [sorted(np.unique(plane)) for plane in after] == [[4], [4], [0, 1], [4]]
     assert place.spacing == (1.0, 2.0, 3.0)
+
+
+def test_colours_of_masks_become_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = np.zeros((4, 5, 3), np.uint8)
+    pixels[1, 2], pixels[3, 4] = (255, 0, 0), (0, 0, 255)
+    write_picture(tmp_path / "eyes" / "masks" / "a.png", pixels)
+    monkeypatch.chdir(tmp_path)
+    (block,) = python_blocks(ROOT / "docs" / "how-to" / "flat_images.md")
+    exec(compile(block, "flat_images.md", "exec"), {})
+    values, _ = read_voxels(tmp_path / "eyes" / "labels" / "a.png")
+    values = values.squeeze()
+    assert (values[1, 2], values[3, 4], values.sum()) == (1, 2, 3)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -197,7 +197,10 @@ def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -
     rounded = np.rint(array)
     fractions = int(np.count_nonzero(np.abs(array - rounded) > FRACTION))
     if fractions:
-        raise LabelSetError(f"{path}: {fractions} voxels of the label map have fractional values")
+        raise LabelSetError(
+            f"{path}: {fractions} voxels of the label map have fractional values: if they are "
+            f"probabilities, store the labels that they stand for"
+        )
     if rounded.size and np.abs(rounded).max() > np.iinfo(np.int32).max:
         raise LabelSetError(f"{path}: values up to {np.abs(rounded).max():.3g}: not a label map")
     return rounded.astype(np.int32)
