@@ -866,6 +866,15 @@ def test_letters_and_marks_in_two_spellings(tmp_path, monkeypatch):
     (tmp_path / "t.csv").write_text("case,annotated\nMu\u0308ller,Bru\u0308cke\nb,all\n")
     assert main(["annotate", "-d", "11", "-np", "1", "--annotated", str(tmp_path / "t.csv")]) == 0
     assert contract_of(folder).annotated("M\u00fcller") == ("Br\u00fccke",)
+    words = ["--replace", "--missing", "Niere", "--in", "Mu\u0308ller"]
+    assert main(["annotate", "-d", "11", "-np", "1", *words]) == 0
+
+
+def test_one_name_in_training_and_test_is_refused(folder, capsys):
+    """Only the voxels of one of the two would be compared with the declaration."""
+    write_volume(folder / "imagesTs" / "b_1_0000.nii.gz", np.zeros((8, 6, 5), np.float32))
+    write_volume(folder / "labelsTs" / "b_1.nii.gz", label_map(1))
+    check_facts(error(capsys, "--missing", "spleen", "--in", "b_1"), "b_1", "training", "test")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from nnunet_labelset.datasets.verify.case_facts import CaseFacts, read_values
 from nnunet_labelset.errors import LabelSetError, near_miss
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.io.text import listed, some
+from nnunet_labelset.io.text import composed, listed, some
 from nnunet_labelset.nnunet.names import CONVERT_DECATHLON, DATASET, IMAGES_TRAINING
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, raw_cases
 
@@ -74,7 +74,13 @@ def open_dataset(
     cases = [case for case in raw_cases(folder, dataset_json) if case.label is not None]
     if not cases:
         raise LabelSetError(f"{folder}: no training cases: expected images in {IMAGES_TRAINING}")
-    return LabelledDataset(folder, dataset_json, labels, tuple(cases), declared)
+    data = LabelledDataset(folder, dataset_json, labels, tuple(cases), declared)
+    if both := set(data.training) & set(data.test):
+        raise LabelSetError(
+            f"{folder}: {some(sorted(both))}: in both training and test: one declaration would "
+            f"speak of two label maps: rename or remove one of them"
+        )
+    return data
 
 
 def _labels(folder: Path, dataset_json: Mapping[str, Any], label_names: Sequence[str]) -> Contract:
@@ -110,9 +116,9 @@ def matching_cases(
     """
     names = data.names if include_test else data.training
     cases: set[str] = set()
-    for pattern in patterns:
-        exact = {pattern} & set(data.names)
-        matches = exact or {name for name in names if fnmatchcase(name, pattern)}
+    for pattern in map(composed, patterns):
+        exact = {name for name in data.names if composed(name) == pattern}
+        matches = exact or {name for name in names if fnmatchcase(composed(name), pattern)}
         if not matches:
             raise LabelSetError(f"--in {pattern}: no such {_no_match(pattern, data, names)}")
         cases |= matches
