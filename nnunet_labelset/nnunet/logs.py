@@ -16,7 +16,7 @@ from nnunet_labelset.nnunet.names import fold_name
 LOGS = "training_log_*.txt"  # of a fold; nnU-Net begins a new one whenever a training goes on
 # nnU-Net prints much; these lines show that it goes on.
 TELLING = re.compile(
-    r": (Epoch \d+|Pseudo dice .*|Mean Validation Dice.*|predicting .*)$|^\s+\w+\s+Dice "
+    r": (Epoch \d+|Pseudo dice .*|Mean Validation Dice.*|predicting .*)$|^\s+\w+\s+Dice (?:\d|nan)"
     r"|^(?:Fingerprint extraction|Experiment planning|Configuration: \w+)\.\.\."
     r"|^There are \d+ cases that I would"
 )

@@ -14,6 +14,7 @@ import pytest
 from tqdm import tqdm
 
 from nnunet_labelset.errors import LabelSetError
+from nnunet_labelset.nnunet.logs import telling
 from nnunet_labelset.study.runner import Commands, show_epochs
 
 MEET = """
@@ -114,3 +115,15 @@ def test_quiet_commands_and_trainings_write_to_their_log(
     assert "Trainer: trained" in screen
     assert "\nPseudo dice" not in screen
     assert (tmp_path / "01_python.txt").read_text() == "Pseudo dice\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("  kidney  Dice 0.2664  annotated in 3, scored in 3 of 4", True),
+        ("2026-11-19 04:08:24: Pseudo dice [np.float64(0.5)]", True),
+        ("                              n Dice  n NSD  n HD95", False),  # a table of compare
+    ],
+)
+def test_lines_that_show_how_a_command_goes_on(line, shown):
+    assert (telling(line) is not None) == shown
