@@ -179,12 +179,13 @@ def _strays(
     ]
 
 
-def _unreadable(index: Index, folders: Collection[Path]) -> list[str]:
-    return [
-        f"{path}: not readable as DICOM: {why}"
-        for path, why in index.unreadable.items()
-        if path.parent in folders
-    ]
+def _unreadable(index: Index, folders: Collection[Path]) -> Iterator[str]:
+    """Yield what is unreadable in these folders, a line for each."""
+    for folder in sorted(folders):
+        found = [path for path in index.unreadable if path.parent == folder]
+        more = f", and {len(found) - 1} more there" if len(found) > 1 else ""
+        for path in found[:1]:
+            yield f"{path}: not readable as DICOM: {index.unreadable[path]}{more}"
 
 
 def case_name(source: Series | Drawing, template: str) -> str:

@@ -52,8 +52,7 @@ class Slice:
     slope: float = 1.0
     intercept: float = 0.0
     frame: int = 0
-    frames: int = 1  # in one, if they have no places of their own
-    samples: int = 1
+    refused: str = ""  # why it cannot be a slice of a volume
     localiser: bool = False
     stored: StoredPixels | None = None
 
@@ -61,10 +60,10 @@ class Slice:
 def read_slices(path: Path, header: Dataset, file: BinaryIO) -> Iterator[Slice]:
     """Yield the images of a file whose header ends where `file` is."""
     stored = _stored_pixels(header, file)
-    frames = int(header.get("NumberOfFrames") or 1)
     shared = list(header.get("SharedFunctionalGroupsSequence") or [])
     groups = list(header.get("PerFrameFunctionalGroupsSequence") or [])
     places = [_flat([*shared, group]) for group in groups] or [header]
+    refused = _why_refused(header, len(places))
     image_type = [str(word).upper() for word in header.get("ImageType") or ()]
     for frame, place in enumerate(places):
         yield Slice(
@@ -78,11 +77,20 @@ def read_slices(path: Path, header: Dataset, file: BinaryIO) -> Iterator[Slice]:
             slope=(numbers_of(place, SLOPE) or (1.0,))[0] or 1.0,
             intercept=(numbers_of(place, INTERCEPT) or (0.0,))[0],
             frame=frame,
-            frames=frames if len(places) != frames else 1,
-            samples=int(header.get("SamplesPerPixel") or 1),
+            refused=refused,
             localiser="LOCALIZER" in image_type,
             stored=stored,
         )
+
+
+def _why_refused(header: Dataset, places: int) -> str:
+    if int(header.get("NumberOfFrames") or 1) != places:
+        return "is a multi-frame image without a place for each frame: export a file per slice"
+    if int(header.get("SamplesPerPixel") or 1) > 1:
+        return "is a colour image: leave it out of the folder"
+    if "ModalityLUTSequence" in header:
+        return "has its values in a table (modality LUT), which is not supported"
+    return ""
 
 
 def _flat(groups: Iterable[Dataset]) -> Dataset:

@@ -160,16 +160,14 @@ def _problems(slices: Sequence[Slice]) -> Iterator[str]:
 
 def _slice_problems(image: Slice) -> Iterator[str]:
     name = image.path.name
-    if image.frames > 1:
-        yield (
-            f"{name} is a multi-frame image without a place for each frame: export it as one file "
-            "per slice"
-        )
-    if image.samples > 1:
-        yield f"{name} is a colour image: leave it out of the folder"
+    if image.refused:
+        yield f"{name} {image.refused}"
     if (len(image.position), len(image.orientation), len(image.spacing)) != (3, 6, 2):
         yield f"{name} has no position, orientation or pixel spacing"
         return
+    if not np.isfinite([*image.position, *image.spacing]).all() or min(image.spacing) <= 0:
+        place = f"position {image.position}, pixel spacing {image.spacing}"
+        yield f"{name} lies nowhere: {place}"
     rows = np.reshape(image.orientation, (2, 3))
     if np.abs(rows @ rows.T - np.eye(2)).max() > 1e-2:
         yield f"{name}: rows and columns are not perpendicular: {image.orientation}"

@@ -157,6 +157,36 @@ def broken_header(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
+def broken_headers(folder: Path) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    for number in (1, 2, 3):
+        path = folder / "images" / "deep" / f"00{number}.dcm"
+        path.write_bytes(path.read_bytes()[:200])
+
+
+def change_slices(folder: Path, **attributes: object) -> None:
+    write_patient(folder, Scan(patient="bad"))
+    for path in (folder / "images" / "deep").iterdir():
+        content = pydicom.dcmread(path)
+        for keyword, value in attributes.items():
+            setattr(content, keyword, value)
+        content.save_as(path)
+
+
+def without_extent(folder: Path) -> None:
+    change_slices(folder, PixelSpacing=["1.5", "0"])
+
+
+def without_place(folder: Path) -> None:
+    change_slices(folder, ImagePositionPatient=["nan", "0", "0"])
+
+
+def modality_table(folder: Path) -> None:
+    table = pydicom.Dataset()
+    table.ModalityLUTType = "HU"
+    change_slices(folder, ModalityLUTSequence=[table])
+
+
 def two_volumes(folder: Path) -> None:
     scan = write_patient(folder, Scan(patient="bad"))
     again = Scan(patient="bad", series=scan.series, frame=scan.frame)
@@ -276,6 +306,10 @@ BAD = {
     irregular: "irregular",
     truncated: "003.dcm",
     broken_header: "001.dcm",
+    broken_headers: "2 more",
+    without_extent: "spacing",
+    without_place: "position",
+    modality_table: "LUT",
     two_volumes: "4D",
     mixed_orientation: "orientation",
     other_frame: "frame of reference",
