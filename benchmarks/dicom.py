@@ -48,8 +48,11 @@ ORGANS = (
 )  # fmt: skip
 
 
-def generate(folder: Path) -> None:
-    """Write a body with noise and 20 smooth organs, each on 40 to 70 slices, and its contour."""
+def generate(folder: Path, every: int) -> None:
+    """Write a body with noise and 20 smooth organs, each on 40 to 70 slices, and all contours.
+
+    Of their points, 0.8 mm from each other, `every` n-th is kept.
+    """
     scan = Scan(shape=SHAPE, spacing=(2.5, 1.0, 1.0))
     rng = np.random.default_rng(0)
     row, column = np.ogrid[: SHAPE[1], : SHAPE[2]]
@@ -57,18 +60,22 @@ def generate(folder: Path) -> None:
     image = np.where(body, 40, -1000) + rng.normal(0, 15, SHAPE)
     write_series(folder / "ct", (image // 2 * 2).astype(np.int16), scan)
     whole = np.broadcast_to(body, SHAPE)
-    rois = {"BODY": RoiSpec(mask_contours(scan, whole), interpreted_type="EXTERNAL")}
+    rois = {"BODY": RoiSpec(thinned(scan, whole, every), interpreted_type="EXTERNAL")}
     for number in range(ROIS):
         depth = int(rng.integers(40, 70))
         first = int(rng.integers(0, SHAPE[0] - depth))
         field = gaussian_filter(rng.normal(size=(depth, 90, 90)), (8, 9, 9))
         grid = np.meshgrid(*(np.linspace(-1, 1, size) for size in field.shape), indexing="ij")
         organ = field / field.std() + 4 - 8 * sum(axis**2 for axis in grid) > 0
-        corner = 90 + 90 * np.array(divmod(number, 4))[::-1] + rng.integers(0, 5, 2)
+        corner = 20 + 95 * np.array(divmod(number, 5)) + rng.integers(0, 5, 2)
         mask = np.zeros(SHAPE, bool)
         mask[first : first + depth, corner[1] : corner[1] + 90, corner[0] : corner[0] + 90] = organ
-        rois[f"organ {number}"] = RoiSpec(mask_contours(scan, mask))
+        rois[f"organ {number}"] = RoiSpec(thinned(scan, mask, every))
     write_structures(folder / "RS.dcm", scan, rois)
+
+
+def thinned(scan: Scan, mask: np.ndarray, every: int) -> list[np.ndarray]:
+    return [points[::every] for points in mask_contours(scan, mask)]
 
 
 def read_with_pydicom(folder: Path) -> None:
@@ -163,11 +170,11 @@ PAIRS = (
 )
 
 
-def measure_speed(repeats: int) -> dict:
+def measure_speed(repeats: int, every: int) -> dict:
     functions = list(dict.fromkeys(function for pair in PAIRS for function in pair))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "export"
-        generate(folder)
+        generate(folder, every)
         rounds = [
             {function: seconds(function, folder) for function in functions}
             for _ in range(repeats + 1)
@@ -307,12 +314,20 @@ def main() -> None:
     parser.add_argument("what", choices=["speed", "openkbp"])
     parser.add_argument("--data", type=Path, help="openkbp: a folder of case folders")
     parser.add_argument("--repeats", type=int, default=5, help="speed: (default %(default)s)")
+    parser.add_argument(
+        "--every",
+        type=int,
+        default=3,
+        help="speed: keep every n-th point of the contours (default %(default)s: 2.5 mm apart)",
+    )
     parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     if args.what == "openkbp" and args.data is None:
         parser.error("openkbp needs --data")
-    results = measure_speed(args.repeats) if args.what == "speed" else round_trip(args.data)
+    results = (
+        measure_speed(args.repeats, args.every) if args.what == "speed" else round_trip(args.data)
+    )
     if args.json:
         args.json.write_text(json.dumps(results, indent=4) + "\n")
 

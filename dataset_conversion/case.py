@@ -123,7 +123,7 @@ class _Conversion(CaseReader):
         path = self.first_label_file
         counts = count_values(labels)
         said = count_said(counts, self.disputed) if self.disputed else counts
-        meaning = interpret(replace(job.protocol, disputed=self.disputed), {*counts, *said})
+        meaning = interpret(replace(job.protocol, disputed=self.disputed), {*counts, *said}, counts)
         self.check_values(said, meaning, path)
         if mask is not None and mask.shape != labels.shape:
             return None  # the geometry problem has been noted

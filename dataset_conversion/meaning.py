@@ -21,6 +21,7 @@ known with certainty).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -125,8 +126,14 @@ class _Knowledge:
         return frozenset().union(*self.absorbed.values())
 
 
-def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretation:
-    """Apply a protocol to a case in which the values `present` occur, by the tables above."""
+def interpret(
+    protocol: SourceProtocol, present: Collection[int], counts: Mapping[int, int] | None = None
+) -> Interpretation:
+    """Apply a protocol to a case in which the values `present` occur, by the tables above.
+
+    Disputes can make more label-sets than there are values: `counts` of voxels tell how often each
+    value occurs, so that rare ones are united first.
+    """
     if protocol.is_final:
         return _stored(protocol, present, dict(protocol.values), protocol.values[UNLABELLED])
     known = _knowledge(protocol, present)
@@ -144,7 +151,11 @@ def interpret(protocol: SourceProtocol, present: Collection[int]) -> Interpretat
         outside = values[UNLABELLED]
     values.setdefault(UNLABELLED, inside)
     values |= _disputed(protocol, values)
-    stored = _stored(protocol, present, values, outside, known)
+    voxels: Counter[LabelSet] = Counter()
+    for value, count in (counts or {}).items() if protocol.disputed else ():
+        for labels in {values[value], outside if value == UNLABELLED else values[value]}:
+            voxels[labels] += count
+    stored = _stored(protocol, present, values, outside, known, voxels)
     one_hidden = len(known.hidden - BACKGROUND) == 1
     return replace(
         stored,
@@ -218,6 +229,7 @@ def _stored(
     values: Mapping[int, LabelSet],
     outside: LabelSet,
     known: _Knowledge | None = None,
+    voxels: Mapping[LabelSet, int] | None = None,
 ) -> Interpretation:
     """Store the label-sets of a case.
 
@@ -238,6 +250,7 @@ def _stored(
         num_leaves=protocol.num_leaves,
         optional=declared,
         for_ignore=for_ignore,
+        voxels=voxels,
     )
     known_values = {value: labels for value, labels in values.items() if labels in storage.value}
     stored = {value: storage.value[labels] for value, labels in known_values.items()}

@@ -92,8 +92,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--annotated",
         metavar="FILE",
         help="table of all training cases: columns case,annotated (such as 'liver;spleen', or "
-        "'all'), or case and one yes/no column per label; comma, semicolon or tab. An optional "
-        "column 'wrong' lists labels that were drawn but cannot be trusted",
+        "'all'), or case and one yes/no column per label; comma, semicolon or tab. Optional "
+        "columns: 'wrong' (labels that were drawn but cannot be trusted), 'slices' (such as "
+        "20-60: see --slices) and 'scribbles' (yes or no)",
     )
     for kind, (number, metavar, text) in DECLARING.items():
         parser.add_argument(

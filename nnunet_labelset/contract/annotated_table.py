@@ -16,6 +16,8 @@ from nnunet_labelset.io.text import composed, plain_name, some
 ALL = "all"
 ANNOTATED = "annotated"
 WRONG = "wrong"  # a column: labels that were drawn, but are not to be trusted
+SLICES = "slices"  # a column: the first and the last one that were drawn
+SCRIBBLES = "scribbles"  # a column: whether only strokes or parts were drawn
 PROTOCOL = "protocol"
 CHANNEL = re.compile(r"_\d{4}$")  # at the end of the name of an image
 HINT = "hint"  # a column for people, which `annotate --suggest` writes
@@ -30,7 +32,8 @@ OTHER_CASE_COLUMNS = (
     *("image", "image_id", "file", "file_name", "filename", "scan", "scan_id", "study_id"),
     *("datei", "dateiname", "bild", "fichier", "archivo"),
 )
-RESERVED = frozenset({*CASE_COLUMNS, *OTHER_CASE_COLUMNS, ANNOTATED, WRONG, PROTOCOL, HINT})
+RESERVED = frozenset({*CASE_COLUMNS, *OTHER_CASE_COLUMNS, ANNOTATED, PROTOCOL, HINT})
+RESERVED |= {WRONG, SLICES, SCRIBBLES}
 IMAGE_ENDINGS = (".nii.gz", ".nii", ".seg.nrrd", ".nrrd", ".mha", ".png", ".tif", ".tiff", ".bmp")
 CROSSES = frozenset({"x", "✓", "✔", "☑"})
 YES = CROSSES | {"1", "yes", "y", "true", "ja", "j", "wahr", "oui", "vrai", "si", "sí", "sì"}
@@ -48,14 +51,17 @@ NOT_KNOWN |= {"unsure", "unbekannt", "unklar", "k.a."}
 class AnnotatedTable:
     """The foreground labels that are annotated in each case, and the line that says so.
 
-    `wrong` are labels whose drawing is not to be trusted, `notes` say what was understood that the
-    table does not state.
+    `wrong` are labels whose drawing is not to be trusted, `slices` the first and the last one that
+    were drawn (from 0), `scribbles` cases in which only parts were drawn. `notes` say what was
+    understood that the table does not state.
     """
 
     path: str | Path
     annotated: Mapping[str, LabelSet]
     lines: Mapping[str, str]
     wrong: Mapping[str, LabelSet] = field(default_factory=dict)
+    slices: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    scribbles: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
 
@@ -121,12 +127,14 @@ def _word(cell: str) -> str:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Which column of a table names the case, and which ones are about labels."""
+    """Which column of a table names the case, and which ones say what was drawn."""
 
     case: str
     annotated: str | None = None
-    wrong: str | None = None
     ignored: tuple[str, ...] = ()
+    wrong: str | None = None
+    slices: str | None = None
+    scribbles: str | None = None
 
 
 def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Contract:
@@ -152,7 +160,13 @@ def contract_with_list(dataset_json: Mapping[str, Any], table: str | Path) -> Co
 
 def _contract_of_labels(dataset_json: Mapping[str, Any], table: str | Path) -> Contract:
     labels = Contract.of_labels(dataset_json)
-    annotated = read_annotated(table, labels).annotated
+    listed = read_annotated(table, labels)
+    if listed.slices or listed.scribbles:
+        raise LabelSetError(
+            f"{table}: columns '{SLICES}' and '{SCRIBBLES}' are for 'nnunet_labelset annotate', "
+            f"which has to be called on the data set first"
+        )
+    annotated = listed.annotated
     full = labels.full_set - {0}
     names = {}
     for case, leaves in annotated.items():
@@ -183,7 +197,8 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
     The table has a column for the case (`case`, `patient`, `id`, ...) and either `annotated`, which
     lists labels (`liver;spleen`, commas do as well) or says `all`, or one column for every label
     with yes or no in English, German, French, Italian or Spanish, 1 or 0, or crosses and empty
-    cells. Capitals do not matter. A column `wrong` lists labels that were drawn wrongly.
+    cells. Capitals do not matter. A column `wrong` lists labels that were drawn wrongly, `slices`
+    has the first and the last one that were drawn, and `scribbles` yes where only parts were.
     """
     rows = read_table(table, names_columns(labels.leaf_names))
     ticks = LabelColumns(rows, labels.leaf_names, table)
@@ -208,8 +223,43 @@ def read_annotated(table: str | Path, labels: Contract) -> AnnotatedTable:
         annotated=annotated,
         lines={case: row.where for case, row in by_case.items()},
         wrong=wrong,
+        slices=_drawn_slices(by_case, columns),
+        scribbles=_scribbled(by_case, columns),
         notes=(*ignored_note(columns.ignored), *ticks.notes),
     )
+
+
+def _drawn_slices(by_case: Mapping[str, TableRow], columns: _Columns) -> dict[str, tuple[int, int]]:
+    cells = {case: row[columns.slices] if columns.slices else "" for case, row in by_case.items()}
+    return {
+        case: slice_range(text, f"{by_case[case].where}: column '{columns.slices}': {text}")
+        for case, text in cells.items()
+        if text
+    }
+
+
+def slice_range(text: str, where: str) -> tuple[int, int]:
+    """Return the first and the last slice that were drawn, from a text such as `20-60`."""
+    match = re.fullmatch(r"(\d+)\s*[-\N{EN DASH}]\s*(\d+)", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise LabelSetError(
+            f"{where}: expected the first and the last slice that were drawn, counted from 0, such "
+            f"as 20-60"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _scribbled(by_case: Mapping[str, TableRow], columns: _Columns) -> frozenset[str]:
+    found = set()
+    for case, row in by_case.items() if columns.scribbles else ():
+        word = _word(row[columns.scribbles or ""])
+        if word in YES:
+            found.add(case)
+        elif word not in NO | {""}:
+            raise LabelSetError(
+                f"{row.where}: column '{columns.scribbles}': expected yes or no, but got '{word}'"
+            )
+    return frozenset(found)
 
 
 def ignored_note(columns: Sequence[str]) -> list[str]:
@@ -234,13 +284,16 @@ def _find_columns(names: Iterable[str], ticks: LabelColumns, table: str | Path) 
     case = case_column(names, table)
     annotated = find_column(names, [ANNOTATED])
     label_columns = ticks.columns.values()
-    wrong = None if WRONG in ticks.columns else find_column(names, [WRONG])
-    others = [case, *([wrong] if wrong else [])]
+    further = {
+        word: None if word in ticks.columns else find_column(names, [word])
+        for word in (WRONG, SLICES, SCRIBBLES)
+    }
+    others = [case, *filter(None, further.values())]
     refuse_two_ways(annotated, ticks, table)
     if annotated is not None and ticks.missing:
-        return _Columns(case, annotated, wrong, _others(names, annotated, *others))
+        return _Columns(case, annotated, _others(names, annotated, *others), **further)
     require_all_labels(ticks, names, table)
-    return _Columns(case, None, wrong, _others(names, *label_columns, *others))
+    return _Columns(case, None, _others(names, *label_columns, *others), **further)
 
 
 def refuse_two_ways(annotated: str | None, ticks: LabelColumns, table: str | Path) -> None:
@@ -344,6 +397,8 @@ def with_names_of_cases(table: AnnotatedTable, cases: Collection[str]) -> Annota
         annotated={renamed.get(name, name): each for name, each in table.annotated.items()},
         lines={renamed.get(name, name): each for name, each in table.lines.items()},
         wrong={renamed.get(name, name): each for name, each in table.wrong.items()},
+        slices={renamed.get(name, name): each for name, each in table.slices.items()},
+        scribbles=frozenset(renamed.get(name, name) for name in table.scribbles),
         notes=(*table.notes, f"names of cases: {shown}"),
     )
 

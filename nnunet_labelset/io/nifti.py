@@ -58,10 +58,10 @@ def read_nifti(path: Path) -> tuple[np.ndarray, Header, bytes]:
     return array.astype(array.dtype.newbyteorder("="), copy=False), header, start[: kind.sizeof_hdr]
 
 
-def nifti_bytes(path: Path) -> bytes:
+def nifti_bytes(path: Path, expected: int) -> bytes:
     """Return the content of a .nii or .nii.gz file that this program has written."""
     content = read_bytes(path)
-    return zlib.decompress(content, 31) if content.startswith(GZIP) else content
+    return zlib.decompress(content, 31, expected) if content.startswith(GZIP) else content
 
 
 def bytes_promised(header: Any) -> int:

@@ -150,10 +150,10 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool 
         raise LabelSetError(
             f"{path}: cannot be written: such images are two files, one of which could be lost"
         )
-    image = itk_image(array, place)
     with new_file(path, flush) as temporary:
         try:
-            sitk.WriteImage(image, str(temporary), useCompression=True)
+            # ITK's copy is gone before the file is read back: scans are large.
+            sitk.WriteImage(itk_image(array, place), str(temporary), useCompression=True)
             is_whole = _holds(temporary, array)
         except Exception as error:  # whatever a reader stumbles over in half a file
             why = reason(error).strip().splitlines()[-1].replace(str(temporary), "the file")
@@ -169,14 +169,25 @@ def write_voxels(path: str | Path, array: np.ndarray, place: Place, flush: bool 
 def _holds(path: Path, array: np.ndarray) -> bool:
     """Tell whether a file that ITK has just written holds exactly this array."""
     if path.name.endswith((".nii", ".nii.gz")):
-        written = nifti_bytes(path)  # thousands of times in one run: no look at the header
-        if len(written) == NIFTI_VOXELS + array.nbytes and written.endswith(array.tobytes()):
+        # Thousands of times in one run: no look at the header.
+        written = nifti_bytes(path, NIFTI_VOXELS + array.nbytes)
+        if len(written) == NIFTI_VOXELS + array.nbytes and _ends_with(written, array):
             return True
         written_array = read_nifti(path)[0]  # colours lie in another order
     else:
         written_array = read_voxels(path).array
     inexact = np.issubdtype(array.dtype, np.inexact)
     return np.array_equal(written_array, array, equal_nan=inexact)
+
+
+def _ends_with(content: bytes, array: np.ndarray) -> bool:
+    """Tell whether the bytes of an array are the last ones, without a copy of all of them."""
+    start = len(content) - array.nbytes
+    for part in array if array.ndim else [array]:
+        if content[start : start + part.nbytes] != part.tobytes():
+            return False
+        start += part.nbytes
+    return True
 
 
 def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -> np.ndarray:

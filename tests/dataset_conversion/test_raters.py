@@ -85,6 +85,20 @@ def test_more_sets_than_values_are_united_and_told(tmp_path, capsys):
             assert len(sets[index]) == 1
 
 
+def test_rare_disputes_are_united_not_what_all_left_unlabelled(tmp_path):
+    """A label that nobody drew is possible in most voxels, with background and nothing else."""
+    ann, bob = two_opinions()
+    ann[bob == 2], bob[bob == 2] = 0, 1  # no vein
+    for column, (first, second) in enumerate([(0, 3), (1, 3), (0, 1)]):
+        ann[4, 0, column], bob[4, 0, column] = first, second
+    write_case(tmp_path, ann, bob)
+    (tmp_path / "study.toml").write_text(MANIFEST.replace('2 = "vein"\n', ""))
+    assert convert(tmp_path / "raw", "-m", str(tmp_path / "study.toml")) == 0
+    sets = label_sets_of(dataset(tmp_path), "a")
+    assert (sets[(ann == 0) & (bob == 0)] == {"background", "vein"}).all()
+    assert {"artery", "nerve"} <= sets[4, 0, 1]
+
+
 def test_a_case_of_one_rater_and_wrong_values(tmp_path, capsys):
     ann, bob = two_opinions()
     write_case(tmp_path, ann, None, "alone")

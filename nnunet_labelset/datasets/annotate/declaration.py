@@ -7,13 +7,12 @@ spleen} in that case. Only with masks (see `masks`) more is known than value 0 c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
-from nnunet_labelset.contract.annotated_table import AnnotatedTable, refuse_unknown
+from nnunet_labelset.contract.annotated_table import AnnotatedTable, refuse_unknown, slice_range
 from nnunet_labelset.datasets.annotate.labelled import (
     LabelledDataset,
     Values,
@@ -167,7 +166,8 @@ def _extension(data: LabelledDataset, request: Request) -> Callable[[Declaration
     if request.kind is Kind.SCRIBBLES:
         return lambda before: replace(before, scribbles=True)
     if request.kind is Kind.SLICES:
-        slices = _slices(" ".join(request.names))
+        text = " ".join(request.names)
+        slices = slice_range(text, f"--slices {text}")
         return lambda before: _with_slices(before, slices)
     if request.kind is Kind.MISSING:
         missing = _missing_labels(data.labels, request.names)
@@ -183,16 +183,6 @@ def _with_slices(before: Declaration, slices: tuple[int, int]) -> Declaration:
             "`ignore` yourself (docs/how-to/scribbles.md)".format(*before.slices, *slices)
         )
     return replace(before, slices=slices)
-
-
-def _slices(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)-(\d+)", text)
-    if not match or int(match[1]) > int(match[2]):
-        raise LabelSetError(
-            f"--slices {text}: expected the first and the last slice that were drawn, counted "
-            f"from 0, such as 20-60"
-        )
-    return int(match[1]), int(match[2])
 
 
 def _missing_labels(labels: Contract, names: Iterable[str]) -> LabelSet:
@@ -281,7 +271,11 @@ def declared_by_table(data: LabelledDataset, table: AnnotatedTable, add: bool) -
     for case, annotated in table.annotated.items():
         wrong = table.wrong.get(case, frozenset())
         declarations[case] = Declaration(
-            missing=foreground - annotated - wrong, wrong=wrong, reason=table.lines[case]
+            missing=foreground - annotated - wrong,
+            wrong=wrong,
+            scribbles=case in table.scribbles,
+            slices=table.slices.get(case),
+            reason=table.lines[case],
         )
     return declarations
 
