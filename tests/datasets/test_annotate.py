@@ -763,6 +763,25 @@ def test_slices(folder, tmp_path, capsys):
     assert files_below(tmp_path) == before
 
 
+def test_slices_and_scribbles_in_a_table(folder, tmp_path, capsys):
+    """Each case has its own range; cells may be empty."""
+    said = {"b_1": "liver;tumour,0-2,", "b_2": "all,0 \N{EN DASH} 1,no", "a_1": "all,,yes"}
+    rows = [f"{case},{said.get(case, 'all,,')}" for case in VALUES]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(["case,annotated,slices,scribbles", *rows]), encoding="utf-8")
+    assert annotate("--annotated", str(table)) == 0
+    assert values_of(folder / "labelsTr" / "b_1.nii.gz") == [1, 0, 0, 4, 4, 4, 4, 4]
+    assert values_of(folder / "labelsTr" / "b_2.nii.gz") == [1, 3, 4, 4, 4, 4, 4, 4]
+    contract = contract_of(folder)
+    assert contract.protocol("b_1").sets == ({0, 2}, {1}, {2}, {3}, {0, 1, 2, 3})
+    assert contract.annotated("a_1") == ()
+    assert annotate("--undo") == 0
+    for wrong in ("20", "3-1", "x"):
+        table.write_text("\n".join(["case,annotated,slices", f"b_1,all,{wrong}"]))
+        message = error(capsys, "--annotated", str(table))
+        assert f"table.csv, line 2: column 'slices': {wrong}" in message
+
+
 def test_labels_outside_of_the_slices_are_an_error(folder, tmp_path, capsys):
     before = files_below(tmp_path)
     message = error(capsys, "--slices", "2-5", "--in", "b_2")
