@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +137,14 @@ def read_config(study: Path) -> dict[str, Any]:
 
 
 def print_progress(study: Path) -> None:
-    """Print a line for every network of the study in this folder."""
-    rows = []
-    for network in networks_of_study(read_config(study)):
-        dataset, model, fold = network.folder.parts[-3:]
-        rows.append((dataset, model, fold, network.state.value))
-    print("\n".join(aligned(rows, names=4)))
+    """Print a line for every network of the study in this folder, below the name of its model."""
+    networks = list(networks_of_study(read_config(study)))
+    for model, folds in groupby(networks, lambda network: network.folder.parent):
+        print(f"{model.parent.name}, {model.name}")
+        rows = [(network.folder.name, network.state.value) for network in folds]
+        print("\n".join(f"  {line}" for line in aligned(rows, names=2)))
+    trained = sum(network.is_finished(with_probabilities=False) for network in networks)
+    print(f"{trained} of {len(networks)} networks finished")
 
 
 def networks_of_study(config: Mapping[str, Any]) -> Iterator[Network]:

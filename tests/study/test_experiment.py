@@ -103,7 +103,9 @@ class Study:
     def status(self, capsys: pytest.CaptureFixture[str]) -> list[str]:
         capsys.readouterr()
         assert main(["experiment", "-o", str(self.folder), "--status"]) == 0
-        return capsys.readouterr().out.splitlines()
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 100
+        return [line for line in lines if line.startswith("  ")]
 
     def network(self, trainer: str, fold: int, configuration: str = "3d_fullres") -> Path:
         model = f"{trainer}__nnUNetPlans__{configuration}"
