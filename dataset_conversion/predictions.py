@@ -98,7 +98,7 @@ def _read_on_grid(path: Path, place: Place) -> np.ndarray:
         raise LabelSetError(
             f"{path}: not on the grid of its image ({difference}): resample it to the image"
         )
-    return integer_array(array, path)
+    return integer_array(array, path, allow_nan=False)
 
 
 def _read_mask(path: Path, place: Place) -> np.ndarray:
@@ -196,8 +196,8 @@ def _missing_masks(predictions: Predictions, folder: Path) -> Iterator[str]:
 
 def _names_of_masks(predictions: Predictions) -> Iterator[str]:
     for name in predictions.leaves:
-        if not name.isdigit():
+        if not name.isdigit() or name != str(int(name)):
             yield (
-                f"{predictions.table}: '{name}': expected a value, as {predictions.folder} has one "
-                "label map per case"
+                f"{predictions.table}: '{name}': expected a value such as 7, as "
+                f"{predictions.folder} has one label map per case"
             )

@@ -49,7 +49,11 @@ from nnunet_labelset.nnunet.publish import (
     staged,
 )
 from nnunet_labelset.nnunet.raw import TRAINING, RawCase, file_ending, raw_cases, read_dataset
-from nnunet_labelset.nnunet.recommendation import likely_configuration, recommended_trainer
+from nnunet_labelset.nnunet.recommendation import (
+    likely_configuration,
+    paired_labels,
+    recommended_trainer,
+)
 from nnunet_labelset.nnunet.teachers import check_teacher, predict_cases
 
 NOT_ANNOTATED = "not_annotated"  # the protocol of cases that are images alone
@@ -219,7 +223,7 @@ def teachers_of_models(
     """
     names = source.contract.leaf_names
     for model in models:
-        own = check_teacher(model, fold, source.dataset_json, names)
+        own = check_teacher(model, fold, source.dataset_json, names, trust)
         if own:
             print(f"note: {model}: {some(own, 10)}: no label of the data set: not learnt")
     teachers = []
@@ -281,7 +285,8 @@ def write_taught(
 def _next_commands(source: Source, destination: Destination, has_folds: bool) -> list[str]:
     """Return what to type next; the folds are there already, or there are too few cases for any."""
     configuration = likely_configuration(source.folder, None)
-    trainer = recommended_trainer(source.contract.leaf_names)
+    pairs = paired_labels(source.contract.leaf_names, source.dataset_json)
+    trainer = recommended_trainer(pairs)
     fold = "0" if has_folds else "all"
     return [
         f"  {PLAN_AND_PREPROCESS} -d {destination.number}",

@@ -39,6 +39,7 @@ class Predictions:
 
     cases: tuple[Prediction, ...]
     without: tuple[str, ...]
+    could_have_probabilities: bool
 
     @property
     def without_probabilities(self) -> list[str]:
@@ -51,8 +52,12 @@ def find_predictions(
     contract: Contract,
     model: Path,
     splits: Sequence[Mapping[str, Any]],
+    has_probabilities: bool = True,
 ) -> Predictions:
-    """Return the predictions in `fold_X/validation` of a model, of its data set in `folder`."""
+    """Return the predictions in `fold_X/validation` of a model, of its data set in `folder`.
+
+    has_probabilities: read how likely each label is, where the model has stored it.
+    """
     ending = file_ending(dataset_json)
     made_by_model = originals(dataset_json)
     folds = held_out(splits)
@@ -67,14 +72,13 @@ def find_predictions(
             without.append(case.name)
             continue
         probabilities = target / f"{case.name}{PROBABILITIES}"
-        # Models of regions tell how likely a region is, not a label.
-        has_probabilities = probabilities.is_file() and contract.regions is None
+        is_told = has_probabilities and probabilities.is_file()
         items.append(
             Prediction(
                 case=case,
                 protocol=contract.protocol(case.name),
                 file=file,
-                probabilities=probabilities if has_probabilities else None,
+                probabilities=probabilities if is_told else None,
             )
         )
     if not items:
@@ -82,7 +86,7 @@ def find_predictions(
             f"{model}: no predictions in {fold_name('X')}/{VALIDATION}: train all folds, best with "
             f"--npz"
         )
-    return Predictions(cases=tuple(items), without=tuple(without))
+    return Predictions(tuple(items), tuple(without), has_probabilities)
 
 
 def gather_all(
@@ -146,8 +150,9 @@ def said_about(predictions: Predictions) -> list[str]:
             f"not train on them: {names}"
         )
     if hard := predictions.without_probabilities:
+        more = "; --npz (or --val --npz) makes the list more precise"
         notes.append(
-            f"{len(hard)} case(s) without probabilities: every predicted voxel counts as certain; "
-            f"--npz (or --val --npz) makes the list more precise"
+            f"{len(hard)} case(s) without probabilities of labels: every predicted voxel counts as "
+            f"certain{more if predictions.could_have_probabilities else ''}"
         )
     return notes

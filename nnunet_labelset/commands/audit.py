@@ -10,14 +10,17 @@ from nnunet_labelset.audit.build import audit_page, audit_rows
 from nnunet_labelset.audit.findings import Finding, Reason, find, findings_table
 from nnunet_labelset.audit.predictions import find_predictions, gather_all, said_about
 from nnunet_labelset.commands.options import add_dataset, add_model, add_processes
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.dataset_conversion.completions import check_labels
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import write_text
+from nnunet_labelset.io.files import read_json, write_text
 from nnunet_labelset.io.text import aligned
 from nnunet_labelset.nnunet.folders import find_dataset
+from nnunet_labelset.nnunet.model_file import output_names
 from nnunet_labelset.nnunet.models import find_model, read_splits
+from nnunet_labelset.nnunet.names import DATASET
 from nnunet_labelset.nnunet.raw import read_dataset
-from nnunet_labelset.nnunet.recommendation import sided_pairs
+from nnunet_labelset.nnunet.recommendation import paired_labels
 
 EPILOG = """Train every fold with --npz first. audit changes nothing: the page saves a table of your
 decisions for 'nnunet_labelset annotate --annotated FILE --add'."""
@@ -50,12 +53,14 @@ def run(args: argparse.Namespace) -> None:
         raise LabelSetError(f"{table} exists: choose another -o, or add --overwrite")
     dataset_json, contract = read_dataset(folder)
     model = find_model(name, args.tr, args.p, args.c)
-    if contract.regions is None:  # otherwise the channels are regions, and are not read
-        check_labels(model, contract, name)
-    predictions = find_predictions(folder, dataset_json, contract, model, read_splits(name))
+    has_probabilities = _tells_labels(model, contract, name)
+    predictions = find_predictions(
+        folder, dataset_json, contract, model, read_splits(name), has_probabilities
+    )
     evidence = gather_all(predictions.cases, model, args.np)
     names = contract.leaf_names
-    pairs = [(names.index(left), names.index(right)) for left, right in sided_pairs(names)]
+    sides = paired_labels(names, dataset_json)
+    pairs = [(names.index(left), names.index(right)) for left, right in sides]
     findings = find(evidence, pairs)
     _print(findings, names, len(predictions.cases))
     for note in said_about(predictions):
@@ -66,6 +71,19 @@ def run(args: argparse.Namespace) -> None:
         print(f"wrote {target / 'audit.html'}: look, decide, save the table")
     write_text(table, findings_table(findings, names))  # last: it marks a finished audit
     print(f"wrote {table}")
+
+
+def _tells_labels(model: Path, contract: Contract, dataset: str) -> bool:
+    """Tell whether the probabilities of a model are those of the labels of the data set.
+
+    Where they are those of regions, or of one sigmoid per label, they are not read.
+    """
+    outputs = output_names(read_json(model / DATASET))
+    is_sigmoid = set(outputs) == set(contract.leaf_names[1:])
+    if contract.regions is not None or is_sigmoid:
+        return False
+    check_labels(model, contract, dataset)
+    return True
 
 
 def _print(findings: Sequence[Finding], label_names: Sequence[str], cases: int) -> None:

@@ -29,6 +29,7 @@ Train every fold of the model with --npz first. Completed cases are copies for t
 validation uses the original annotations, in the same folds. For a second round, train a model on
 the new data set and run complete again.
 """
+THRESHOLD = 0.9
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         type=float,
-        default=0.9,
         help="fill in a voxel if one label holds at least this share of the probability of its "
-        "label-set (default: %(default)s)",
+        f"label-set (default: {THRESHOLD})",
     )
     parser.add_argument(
         "--from",
@@ -70,6 +70,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if bool(args.predictions) != bool(args.labels):
         raise LabelSetError("--from and --labels belong together: a folder and a table for it")
+    if args.predictions and args.threshold is not None:
+        raise LabelSetError("--threshold belongs to models: predictions of --from count as certain")
     if args.predictions:
         complete_from_folder(args)
     else:
@@ -87,10 +89,9 @@ def complete_from_folder(args: argparse.Namespace) -> None:
 def complete_by_model(args: argparse.Namespace) -> None:
     """Fill in what the folds of a model are sure of."""
     new_id = new_dataset_id(args)
-    if not 0.5 <= args.threshold <= 1:
-        raise LabelSetError(
-            f"Expected --threshold to be between 0.5 and 1, but got {args.threshold}"
-        )
+    threshold = THRESHOLD if args.threshold is None else args.threshold
+    if not 0.5 <= threshold <= 1:
+        raise LabelSetError(f"Expected --threshold to be between 0.5 and 1, but got {threshold}")
     source = find_dataset(args.d)
     _, contract = read_dataset(source)
     if contract.regions is not None:
@@ -102,7 +103,7 @@ def complete_by_model(args: argparse.Namespace) -> None:
     preprocessed = nnunet_folder(PREPROCESSED) / target.name
     model = find_model(source.resolve().name, args.tr, args.p, args.c)
     splits = read_splits(source.resolve().name)
-    notes = write_completed(source, target, preprocessed, model, splits, args.threshold, args.np)
+    notes = write_completed(source, target, preprocessed, model, splits, threshold, args.np)
     print("\n".join(notes))
     number = len(originals(read_json(target / DATASET)))
     print(

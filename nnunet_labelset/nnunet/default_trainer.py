@@ -13,7 +13,7 @@ from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.discovery import known_trainers
 from nnunet_labelset.nnunet.extend import extension_trainer, old_labels
 from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.recommendation import recommended_trainer
+from nnunet_labelset.nnunet.recommendation import paired_labels, recommended_trainer
 
 
 class _UnreadableError(Exception):
@@ -92,27 +92,24 @@ def _with_trainer(
 def _trainer_for_training(args: argparse.Namespace) -> str:
     if args.c or args.val:
         return _existing_trainer(args, "going on", names.fold_name(args.fold))
-    contract = _contract(args.dataset)
-    if contract is None:
+    # What is preprocessed is what trainers read.
+    dataset_json = read_json(find_dataset(args.dataset, names.PREPROCESSED) / names.DATASET)
+    if BLOCK not in dataset_json:
         print(
             f"No -tr, and {args.dataset} has no '{BLOCK}' block: {names.DEFAULT_NNUNET_TRAINER} "
             "takes every unlabelled voxel for background",
             flush=True,
         )
         return names.DEFAULT_NNUNET_TRAINER
+    contract = Contract.from_dataset_json(dataset_json)
     outputs = tuple(contract.regions or contract.leaf_names)
     known = old_labels(args.pretrained_weights, outputs)
-    trainer, why = recommended_trainer(contract.leaf_names), "this data"
+    pairs = paired_labels(contract.leaf_names, dataset_json)
+    trainer, why = recommended_trainer(pairs), "this data"
     if known is not None:
         trainer, why = extension_trainer(contract, known, outputs), "extending a model"
     print(f"No -tr: training with {trainer}, which is recommended for {why}", flush=True)
     return trainer
-
-
-def _contract(dataset: str) -> Contract | None:
-    """Return what the preprocessed data set declares, which is what trainers read."""
-    dataset_json = read_json(find_dataset(dataset, names.PREPROCESSED) / names.DATASET)
-    return Contract.from_dataset_json(dataset_json) if BLOCK in dataset_json else None
 
 
 def _trainer_for_prediction(args: argparse.Namespace) -> str:

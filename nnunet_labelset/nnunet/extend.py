@@ -39,6 +39,7 @@ from nnunet_labelset.nnunet.recommendation import (
     TEACHER_TRAINER,
     next_commands_with_plans,
     recommended_trainer,
+    sided_pairs,
 )
 
 # The logit of a new label against that of background, or of a new region, which has no background:
@@ -64,7 +65,7 @@ def extend(
     dataset_json, contract = read_dataset(raw)
     new = tuple(contract.regions) if contract.regions is not None else contract.leaf_names
     with opened_model(model, fold) as (folder, checkpoints):
-        old_model = OldModel.read(folder)
+        old_model = OldModel.read(folder, trust)
         check_extension(old_model, dataset_json, contract, new)
         checkpoint = best_start(checkpoints)
         weights = _new_weights(checkpoint, old_model.outputs, new, contract, trust)
@@ -134,7 +135,7 @@ def extension_trainer(contract: Contract, old: Sequence[str], new: Sequence[str]
 
     The old model teaches where a case does not annotate all that it knows; regions have no teacher.
     """
-    trainer = recommended_trainer(new)
+    trainer = recommended_trainer(sided_pairs(new))
     if contract.regions is not None:
         return trainer
     known = {contract.leaf_names.index(label) for label in old}

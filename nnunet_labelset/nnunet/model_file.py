@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pydoc
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ from nnunet_labelset.nnunet.names import DATASET, PLANS, fold_name, model_words
 NO_MODEL = "no model: expected a folder TRAINER__PLANS__CONFIGURATION, or its zip"
 # Weights hardly compress. A zip that grows far beyond its size would only fill the disk.
 LARGEST_GROWTH = 100
+# nnU-Net imports and calls whatever a plans file names, with arguments of the plans file.
+NETWORK_LIBRARIES = ("torch.nn.", "dynamic_network_architectures.")
 Checkpoints = dict[str, Path]  # by fold
 
 
@@ -38,14 +42,62 @@ class OldModel:
         return bool(planned.get("previous_stage"))
 
     @classmethod
-    def read(cls, folder: Path) -> OldModel:
+    def read(cls, folder: Path, trust: bool = False) -> OldModel:
+        """Read and check a model folder.
+
+        trust: let plans name networks that are not nnU-Net's.
+        """
         plans = read_json(folder / PLANS)
         expected = {"plans_name", "dataset_name", "configurations"}
         if folder.name.count("__") != 2 or not expected <= set(plans):
             raise LabelSetError(f"{folder}: {NO_MODEL}")
-        dataset_json = read_json(folder / DATASET)
         _, _, configuration = model_words(folder)
-        return cls(configuration, plans, dataset_json, output_names(dataset_json))
+        configurations = plans["configurations"]
+        if not isinstance(configurations, dict) or configuration not in configurations:
+            raise LabelSetError(f"{folder / PLANS}: no configuration '{configuration}'")
+        if not trust:
+            check_architectures(folder / PLANS, configurations)
+        dataset_json = read_json(folder / DATASET)
+        try:
+            outputs = output_names(dataset_json)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            labels = dataset_json.get("labels")
+            raise LabelSetError(
+                f"{folder / DATASET}: 'labels': expected names with numbers, but got {labels!r}"
+            ) from None
+        return cls(configuration, plans, dataset_json, outputs)
+
+
+def check_architectures(plans: Path, configurations: Mapping[str, Any]) -> None:
+    """Fail if building a network of the plans would import or call anything but a network."""
+    for configuration in configurations.values():
+        for name in filter(None, _imported_names(configuration.get("architecture") or {})):
+            if not _is_network(name):
+                raise LabelSetError(
+                    f"{plans}: the network would be built with {name!r}, which is no network of "
+                    "nnU-Net: do not use it, or give --trust if you know who made it"
+                )
+
+
+def _imported_names(architecture: Mapping[str, Any]) -> Iterator[Any]:
+    yield architecture.get("network_class_name")
+    arguments = architecture.get("arch_kwargs") or {}
+    for name in architecture.get("_kw_requires_import") or ():
+        yield arguments.get(name)
+
+
+def _is_network(name: object) -> bool:
+    """Tell whether nnU-Net would find a network, or a layer of one, by a name in plans."""
+    from torch import nn
+
+    if not isinstance(name, str) or not name.startswith(NETWORK_LIBRARIES):
+        return False
+    try:
+        located = pydoc.locate(name)
+    except pydoc.ErrorDuringImport:
+        return False
+    # A class that has moved is searched by nnU-Net, among its own networks only.
+    return located is None or (isinstance(located, type) and issubclass(located, nn.Module))
 
 
 def output_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
@@ -99,7 +151,8 @@ def _unpack(model: Path, fold: str | None, scratch: Path) -> tuple[Path, Checkpo
             chosen = [path.as_posix() for path in needed]
             _check_growth(model, archive, chosen)
             archive.extractall(scratch, chosen)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    # RuntimeError: encrypted, or a compression that Python does not know
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, RuntimeError) as error:
         raise LabelSetError(f"{model}: not a zip that nnU-Net exported: {error}") from None
     return scratch / folder, {name: scratch / path for name, path in checkpoints.items()}
 

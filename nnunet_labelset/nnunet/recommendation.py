@@ -7,7 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.discovery import DEFAULT_TRAINER, NO_MIRRORING
@@ -36,6 +38,7 @@ SIDES = {
     **{"sinistro": "destro", "sinistra": "destra"},
 }
 FLAT_ENDINGS = (".png", ".bmp", ".jpg", ".jpeg")  # images that have no third axis
+MIRRORED_LABELS = "mirrored_labels"  # in dataset.json: all pairs, where names do not tell
 FEW = 0.25  # of the training cases
 
 
@@ -53,9 +56,32 @@ def sided_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def recommended_trainer(names: Sequence[str]) -> str:
-    """For a network with these labels."""
-    return DEFAULT_TRAINER + (NO_MIRRORING if sided_pairs(names) else "")
+def paired_labels(names: Sequence[str], dataset_json: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the pairs of labels that differ by side: those that dataset.json lists, or by name.
+
+    names: of all labels, background first.
+    """
+    listed = dataset_json.get(MIRRORED_LABELS)
+    if listed is None:
+        return sided_pairs(names)
+    is_list_of_pairs = isinstance(listed, list) and all(map(_is_pair, listed))
+    pairs = [tuple(pair) for pair in listed] if is_list_of_pairs else []
+    paired = [name for pair in pairs for name in pair]
+    if not is_list_of_pairs or len({*paired}) < len(paired) or not {*paired} <= {*names[1:]}:
+        raise LabelSetError(
+            f"Expected '{MIRRORED_LABELS}' in dataset.json to list pairs of labels, each label "
+            f"once, but got {listed!r}"
+        )
+    return pairs
+
+
+def _is_pair(entry: object) -> bool:
+    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(n, str) for n in entry)
+
+
+def recommended_trainer(pairs: Sequence[tuple[str, str]]) -> str:
+    """For a network with these pairs of labels that differ by side."""
+    return DEFAULT_TRAINER + (NO_MIRRORING if pairs else "")
 
 
 def next_commands(
@@ -73,11 +99,12 @@ def next_commands(
     plans = planned_folder(folder) if preprocessed else None
     has_splits = plans is not None and (plans / SPLITS).is_file()
     configuration = configuration or likely_configuration(folder, plans)
+    trainer = recommended_trainer(paired_labels(names, read_json(folder / DATASET)))
     steps = {
         f"nnunet_labelset verify -d {dataset}": True,
         f"{PLAN_AND_PREPROCESS} -d {dataset}": plans is None,
         f"nnunet_labelset splits -d {dataset}": not has_splits,
-        f"nnunet_labelset train {dataset} {configuration} 0 -tr {recommended_trainer(names)}": True,
+        f"nnunet_labelset train {dataset} {configuration} 0 -tr {trainer}": True,
     }
     return [f"  {command}" for command, is_open in steps.items() if is_open]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,15 @@ class TeacherModel:
 
 
 def check_teacher(
-    model: Path, fold: str | None, dataset_json: Mapping[str, Any], leaf_names: Sequence[str]
+    model: Path,
+    fold: str | None,
+    dataset_json: Mapping[str, Any],
+    leaf_names: Sequence[str],
+    trust: bool,
 ) -> list[str]:
     """Fail if a model cannot teach these labels; return the labels that it alone knows."""
     with opened_model(model, fold) as (model_folder, _):
-        old_model = OldModel.read(model_folder)
+        old_model = OldModel.read(model_folder, trust)
     _check(model, old_model)
     channel_order(channel_names(old_model.dataset_json), channel_names(dataset_json), str(model))
     own = [label for label in old_model.outputs if label not in leaf_names]
@@ -61,7 +66,7 @@ def predict_cases(
     a folder for them.
     """
     with opened_model(model, fold) as (model_folder, checkpoints):
-        old_model = OldModel.read(model_folder)
+        old_model = OldModel.read(model_folder, trust)
         order = channel_order(
             channel_names(old_model.dataset_json), channel_names(dataset_json), str(model)
         )
@@ -72,7 +77,8 @@ def predict_cases(
         missing = [case for case in cases if not _is_readable(output / f"{case.name}{ending}")]
         if missing:
             print(f"{model}: predicting {len(missing)} case(s)", flush=True)
-            _predict(model_folder, list(checkpoints), missing, order, output)
+            with _explained(model):
+                _predict(model_folder, list(checkpoints), missing, order, output)
     labels = {
         name: value for name, value in old_model.dataset_json["labels"].items() if name != "ignore"
     }
@@ -119,6 +125,22 @@ def _is_readable(path: Path) -> bool:
         path.unlink()
         return False
     return True
+
+
+@contextmanager
+def _explained(model: Path) -> Iterator[None]:
+    """Name the model that nnU-Net cannot load, or with which it cannot read an image."""
+    try:
+        yield
+    except LabelSetError:
+        raise
+    except Exception as error:  # nnU-Net and torch raise whatever they stumble over
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk, not the model
+        reason = (str(error).splitlines() or [""])[0]
+        raise LabelSetError(
+            f"{model}: nnU-Net cannot predict with it: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def _predict(

@@ -26,9 +26,9 @@ from nnunet_labelset.nnunet.extend import extension_trainer
 from nnunet_labelset.nnunet.raw import label_maps_replaced
 from nnunet_labelset.nnunet.recommendation import (
     TEACHER_TRAINER,
+    paired_labels,
     reasons,
     recommended_trainer,
-    sided_pairs,
 )
 
 NNUNET = "nnunetv2."  # what nnU-Net's own modules start with
@@ -150,6 +150,7 @@ class LogFileHandler(logging.Handler):
     def __init__(self, log: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self.log = log
+        self.pairs = paired_labels(contract.leaf_names, dataset_json)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.log(f"WARNING: {record.getMessage()}")
@@ -217,11 +218,18 @@ def _how_to_renew(copy: Path, dataset_name: str, dataset_json: Mapping[str, Any]
 class Advice:
     """Writes advice into the training log."""
 
-    def __init__(self, contract: Contract, trainer_name: str, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        trainer_name: str,
+        log: Callable[[str], None],
+        dataset_json: Mapping[str, Any],
+    ) -> None:
         """
         contract: of the data set.
         trainer_name: the class of this training.
         log: writes a line into the training log.
+        dataset_json: may list the labels that differ by side.
         """
         self.contract = contract
         self.trainer_name = trainer_name
@@ -262,7 +270,7 @@ class Advice:
         has_regions = self.contract.regions is not None  # their loss has no running Dice
         patch_size = () if has_regions else plan.patch_size
         why = reasons(coverage, num_cases, patch_size, plan.median_image_size_in_voxels)
-        self._recommend(recommended_trainer(self.contract.leaf_names), why)
+        self._recommend(recommended_trainer(self.pairs), why)
 
     def recommend_extended(
         self, coverage: Mapping[str, int], new_labels: Sequence[str], has_teacher: bool
@@ -297,10 +305,9 @@ class Advice:
 
     def warn_of_mirroring(self, mirrored_axes: Sequence[int] | None) -> None:
         """Warn if mirroring mixes up labels that differ by side."""
-        pairs = sided_pairs(self.contract.leaf_names)
-        if not pairs or not mirrored_axes:
+        if not self.pairs or not mirrored_axes:
             return
-        named = ", ".join(f"'{left}' and '{right}'" for left, right in pairs[:3])
+        named = ", ".join(f"'{left}' and '{right}'" for left, right in self.pairs[:3])
         self.log(
             f"WARNING: {named} differ by side, and mirroring makes left and right the same: "
             f"use {self.family}{NO_MIRRORING}, or put LabelSetMixin before "

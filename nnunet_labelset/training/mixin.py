@@ -65,7 +65,10 @@ class LabelSetMixin(Trainer):
         super().__init__(plans, configuration, fold, without_cases(dataset_json), device)
         self.dataset_json = self.my_init_kwargs["dataset_json"] = dataset_json
         checks.log_warnings(self.print_to_log_file)
-        self.advice = Advice(self.contract, type(self).__name__, self.print_to_log_file)
+        with stopping():
+            self.advice = Advice(
+                self.contract, type(self).__name__, self.print_to_log_file, dataset_json
+            )
 
     @property
     def inner_loss(self) -> Any:

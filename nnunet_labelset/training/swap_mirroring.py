@@ -18,13 +18,12 @@ from torch import Tensor
 from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.losses.label_sets import LabelSets
-from nnunet_labelset.nnunet.recommendation import sided_pairs
+from nnunet_labelset.nnunet.recommendation import MIRRORED_LABELS, paired_labels, sided_pairs
 from nnunet_labelset.nnunet.swapped_prediction import announced_mirror, left_right_axis
 from nnunet_labelset.training.checks import stopping
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.outputs import LabelOutputs
 
-PAIRS = "mirrored_labels"  # in dataset.json: pairs of labels, where their names do not tell
 SHARE = 0.5  # of the samples that are mirrored
 CLEAR_DISTANCE = 5  # voxels between the centres of left and right labels
 
@@ -32,23 +31,12 @@ CLEAR_DISTANCE = 5  # voxels between the centres of left and right labels
 def label_pairs(
     leaf_names: Sequence[str], dataset_json: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
-    """Return the pairs of left and right labels: those that dataset.json lists, or by name."""
-    listed = dataset_json.get(PAIRS)
-    if listed is None:
-        pairs = sided_pairs(leaf_names)
-    else:
-        pairs = [tuple(pair) for pair in listed]
-        names = [name for pair in pairs for name in pair]
-        is_sound = all(len(pair) == 2 for pair in pairs) and len(set(names)) == len(names)
-        if not is_sound or not set(names) <= set(leaf_names[1:]):
-            raise LabelSetError(
-                f"Expected '{PAIRS}' in dataset.json to list pairs of labels, each label once, "
-                f"but got {listed!r}"
-            )
+    """Return the pairs of left and right labels; none is an error."""
+    pairs = paired_labels(leaf_names, dataset_json)
     if not pairs:
         raise LabelSetError(
             "no labels differ by side: train without SwapMirroring, or list the pairs in "
-            f'dataset.json: "{PAIRS}": [["left name", "right name"]]'
+            f'dataset.json: "{MIRRORED_LABELS}": [["left name", "right name"]]'
         )
     return pairs
 
@@ -145,8 +133,18 @@ class SwapMirroringMixin(LabelSetMixin):
     def initialize(self) -> None:
         with stopping():
             self._mirror_axis = self._common_axis(self.do_split()[0])
-        named = ", ".join(f"'{left}' and '{right}'" for left, right in self.mirrored_pairs)
-        self.print_to_log_file(f"Mirroring along axis {self._mirror_axis} exchanges {named}")
+        self.print_to_log_file(
+            f"Mirroring along axis {self._mirror_axis} exchanges {_named(self.mirrored_pairs)}"
+        )
+        paired = {name for pair in self.mirrored_pairs for name in pair}
+        unlisted = [
+            pair for pair in sided_pairs(self.label_sets.leaf_names) if paired.isdisjoint(pair)
+        ]
+        if unlisted:
+            self.print_to_log_file(
+                f"WARNING: {_named(unlisted)} keep their labels in the mirror: '{MIRRORED_LABELS}' "
+                "in dataset.json lists other pairs, and must list all"
+            )
         self._swap = self._swap.to(self.device)
         super().initialize()
 
@@ -200,6 +198,10 @@ class SwapMirroringMixin(LabelSetMixin):
 
     def _mirror(self, array: Tensor) -> Tensor:
         return array.flip(self._mirror_axis + 2)
+
+
+def _named(pairs: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"'{left}' and '{right}'" for left, right in pairs)
 
 
 def _choose(chosen: Tensor, mirrored: Tensor, plain: Tensor) -> Tensor:

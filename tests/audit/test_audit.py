@@ -21,6 +21,7 @@ from nnunet_labelset.contract import Contract, Protocol
 from nnunet_labelset.datasets.annotate.declaration import Declaration, declaration_of
 from nnunet_labelset.datasets.verify.check import verify
 from nnunet_labelset.io.files import read_json, write_json
+from nnunet_labelset.training.sigmoid import one_region_per_label
 from tests.helpers import audited
 from tests.helpers.browser import CHROMIUM, press
 from tests.helpers.conversion import slabs, write_nnunet
@@ -258,6 +259,21 @@ def test_slices_and_regions_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert audit("-o", tmp_path / "out") == 0
     listed = {row["case"] for row in rows(tmp_path / "out" / "audit.csv")}
     assert {"case_00", "case_01", "case_02"} <= listed
+
+
+def test_a_model_with_a_sigmoid_per_label_counts_without_probabilities(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = tmp_path / "nnUNet_results" / audited.NAME / audited.MODEL
+    for path in model.glob("*/validation/*.npz"):
+        np.savez_compressed(path, probabilities=np.load(path)["probabilities"][1:])
+    write_json(model / "dataset.json", one_region_per_label(read_json(model / "dataset.json")))
+    assert audit("-o", tmp_path / "out", "--no-page") == 0
+    listed = {row["case"] for row in rows(tmp_path / "out" / "audit.csv")}
+    assert listed >= set(audited.FAULTS)
+    write_json(model / "dataset.json", {"labels": {"background": 0, "spleen": 1}})
+    assert audit("-o", tmp_path / "other", "--no-page") == 1
+    assert "spleen" in capsys.readouterr().err
 
 
 def test_wrong_labels_of_a_table(raw: Path, tmp_path: Path, capsys) -> None:

@@ -145,6 +145,7 @@ def test_mistakes_are_one_line_and_leave_nothing(data: Path, capsys: pytest.Capt
         ("value,label\n7,core\n", "prediction"),
         ("prediction,label\n7,core\n7,dot\n", "7"),
         ("prediction,label\nliver,core\n", "liver"),
+        ("prediction,label\n07,core\n", "07"),
         ("prediction,label\n7,background\n", "values.csv"),
     ):
         table.write_text(text)
@@ -153,6 +154,12 @@ def test_mistakes_are_one_line_and_leave_nothing(data: Path, capsys: pytest.Capt
     write_volume(data / "masks" / "part_0" / "CORE.nii.gz", np.full(tiny.SHAPE, 3, np.uint8))
     write_volume(data / "masks" / "part_0" / "DOT.nii.gz", np.zeros((3, 3, 3), np.uint8))
     assert "DOT.nii.gz" in refused(data, capsys, "masks", "masks.csv")
+    table.write_text("prediction,label\n7,core\n")
+    options = ["--from", str(data / "predictions"), "--labels", str(table), "--new-id", "902"]
+    assert main(["complete", "-d", "901", *options, "-n", "F", "--threshold", "0.9"]) == 1
+    assert "--threshold" in capsys.readouterr().err
+    write_volume(data / "predictions" / "part_0.nii.gz", np.full(tiny.SHAPE, np.nan))
+    assert "part_0" in refused(data, capsys)
     assert main(["complete", "-d", "901", "--from", "x", "--new-id", "902", "-n", "F"]) == 1
     assert "--labels" in capsys.readouterr().err
 

@@ -43,6 +43,12 @@ def only(lines, *texts):
         assert text in lines[0]
 
 
+@pytest.mark.parametrize("pairs", [[["liver", "nobody"]], [["liver"]], "liver"])
+def test_pairs_of_labels_that_do_not_exist(folder, pairs):
+    edit(folder, lambda content: content.update(mirrored_labels=pairs))
+    only(verify(folder)[0], "dataset.json", "mirrored_labels")
+
+
 @pytest.mark.parametrize("ending", [".nii.gz", ".nrrd", ".mha"])
 def test_sound_data_set(tmp_path, ending):
     assert verify(write_dataset(tmp_path, ending)) == ([], [])

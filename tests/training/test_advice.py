@@ -34,7 +34,7 @@ def advice(
     block = {"version": 1, "protocols": protocols, "cases": {name: name for name in protocols}}
     contract = Contract.from_dataset_json({"labels": names, "label_sets": block})
     lines: list[str] = []
-    return Advice(contract, trainer, lines.append), lines
+    return Advice(contract, trainer, lines.append, {}), lines
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,10 @@ def test_next_commands_know_flat_images(folder: Path) -> None:
 
 def test_next_commands_know_about_sides(folder: Path) -> None:
     command = next_commands(7, folder, ["kidney_l", "kidney_r"])[-1]
+    assert command.split()[-1] == "nnUNetTrainerLabelSet_NoMirroring"
+    listed = {"file_ending": ".nii.gz", "mirrored_labels": [["A", "B"]]}
+    write_json(folder / "dataset.json", listed)
+    command = next_commands(7, folder, ["background", "A", "B"])[-1]
     assert command.split()[-1] == "nnUNetTrainerLabelSet_NoMirroring"
 
 

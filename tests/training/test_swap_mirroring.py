@@ -63,7 +63,16 @@ def test_pairs_may_be_listed(pairs: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "pairs", [[["liver"]], [["liver", "spleen"]], [["liver", "liver"]], [["background", "liver"]]]
+    "pairs",
+    [
+        "liver",
+        [1],
+        {"liver": "spleen"},
+        [["liver"]],
+        [["liver", "spleen"]],
+        [["liver", "liver"]],
+        [["background", "liver"]],
+    ],
 )
 def test_listed_pairs_are_checked(pairs: list[list[str]]) -> None:
     with refusal(LabelSetError, "mirrored_labels"):
@@ -163,6 +172,25 @@ def test_a_network_that_mirrors_and_swaps_answers_the_mirror_image_alike() -> No
     assert torch.allclose(network(image.flip(4)), expected, rtol=0, atol=1e-12)
     assert not torch.allclose(plain.flip(4), expected)
     assert list(network.state_dict()) == names
+
+
+def test_a_list_that_leaves_a_pair_of_names_out_is_told(
+    in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = sided_dataset(in_process)
+    names = {"background": 0, "shell": 1, "core": 2, "ear_left": 3, "ear_right": 4, "ignore": 5}
+    trainer = tiny.make(
+        in_process,
+        nnUNetTrainerLabelSet_SwapMirroring,
+        {**dataset, "labels": names},
+        fold="all",
+    )
+    lines: list[str] = []
+    monkeypatch.setattr(trainer, "print_to_log_file", lambda *words, **_: lines.append(str(words)))
+    trainer.initialize()
+    (warning,) = [line for line in lines if "WARNING" in line and "mirrored_labels" in line]
+    assert "ear_left" in warning
+    assert "shell" not in warning
 
 
 def test_labels_without_sides_are_refused(in_process: tiny.NNUNet) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.datasets.verify.findings import Problem, Problems, doubt
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import DATASET, FIRST_CHANNEL, LISTED, NUM_TRAINING
 from nnunet_labelset.nnunet.raw import TEST, TRAINING, RawCase, file_ending, image_files
+from nnunet_labelset.nnunet.recommendation import paired_labels
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,15 @@ def _check_protocols(data: RawDataset) -> Problems:
         )
 
 
+def _check_sides(data: RawDataset) -> Problems:
+    if data.contract is None:
+        return
+    try:
+        paired_labels(data.contract.leaf_names, data.dataset_json)
+    except LabelSetError as error:
+        yield Problem(DATASET, str(error))
+
+
 CHECKS: tuple[Callable[[RawDataset], Problems], ...] = (
     _check_number,
     _check_file_names,
@@ -157,4 +168,5 @@ CHECKS: tuple[Callable[[RawDataset], Problems], ...] = (
     _check_declared_cases,
     _check_class_order,
     _check_protocols,
+    _check_sides,
 )
