@@ -150,7 +150,6 @@ class LogFileHandler(logging.Handler):
     def __init__(self, log: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
         self.log = log
-        self.pairs = paired_labels(contract.leaf_names, dataset_json)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.log(f"WARNING: {record.getMessage()}")
@@ -234,6 +233,7 @@ class Advice:
         self.contract = contract
         self.trainer_name = trainer_name
         self.log = log
+        self.pairs = paired_labels(contract.leaf_names, dataset_json)
         self.family = DEFAULT_TRAINER  # the trainers that advice may name
         self.taught: list[str] = []  # labels that an old model knows
 
