@@ -46,7 +46,7 @@ class InMemoryDataset(nnUNetDatasetBlosc2):
     """
 
     replaced: ClassVar[Mapping[str, np.ndarray]] = {}
-    labels: ClassVar[tuple[int, ...]] = ()
+    labels: ClassVar[tuple[int | tuple[int, ...], ...]] = ()  # as nnU-Net's preprocessing
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -193,6 +193,8 @@ def trainer_class(training: Training) -> type:
 
         def get_tr_and_val_datasets(self) -> tuple[Any, Any]:
             labels = tuple(self.label_manager.foreground_labels)
+            if self.label_manager.has_ignore_label:  # where a patch may lie
+                labels = (*labels, (-1, *self.label_manager.all_labels))
             attributes = {"replaced": training.replaced, "labels": labels}
             self.dataset_class = type("InMemory", (InMemoryDataset,), attributes)
             return super().get_tr_and_val_datasets()

@@ -178,13 +178,10 @@ def test_a_list_that_leaves_a_pair_of_names_out_is_told(
     in_process: tiny.NNUNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = sided_dataset(in_process)
-    names = {"background": 0, "shell": 1, "core": 2, "ear_left": 3, "ear_right": 4, "ignore": 5}
-    trainer = tiny.make(
-        in_process,
-        nnUNetTrainerLabelSet_SwapMirroring,
-        {**dataset, "labels": names},
-        fold="all",
-    )
+    names = ("background", "shell", "core", "ear_left", "ear_right", "ignore")
+    dataset["labels"] = {name: value for value, name in enumerate(names)}
+    dataset["label_sets"]["protocols"] = {name: {} for name in tiny.PROTOCOLS}
+    trainer = tiny.make(in_process, nnUNetTrainerLabelSet_SwapMirroring, dataset, fold="all")
     lines: list[str] = []
     monkeypatch.setattr(trainer, "print_to_log_file", lambda *words, **_: lines.append(str(words)))
     trainer.initialize()
