@@ -293,12 +293,12 @@ def _add_structures(
 
 def _counts(roi: Roi, rules: DicomRules) -> bool:
     """Whether an ROI says anything about its structure."""
-    return bool(roi.contours) or (roi.is_drawn and rules.empty_is_drawn)
+    return not roi.is_empty or (roi.is_drawn and rules.empty_is_drawn)
 
 
 def _empty(rois: Sequence[Roi], patterns: Sequence[re.Pattern]) -> list[Roi]:
     """Return the ROIs of labels that have no closed contour."""
-    empty = [roi for roi in rois if not roi.contours]
+    empty = [roi for roi in rois if roi.is_empty]
     return [roi for roi in empty if any(pattern.search(roi.name) for pattern in patterns)]
 
 
@@ -316,4 +316,4 @@ def _read_rois(drawing: Drawing) -> list[Roi]:
         return read_structure_set(drawing.path, with_points=False)
     from nnunet_labelset.dataset_conversion.dicom.segmentation import segment_names
 
-    return [Roi(name, "", "") for name in segment_names(drawing.path)]
+    return [Roi(name, "", "", is_segment=True) for name in segment_names(drawing.path)]

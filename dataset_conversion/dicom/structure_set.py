@@ -30,6 +30,11 @@ class Roi:
     frame_of_reference: str
     contours: tuple[np.ndarray, ...] = ()
     skipped: tuple[str, ...] = ()
+    is_segment: bool = False  # of a DICOM-SEG, whose voxels are read later
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.contours or self.is_segment)
 
     @property
     def is_drawn(self) -> bool:

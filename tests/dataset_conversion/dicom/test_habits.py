@@ -12,7 +12,14 @@ from pydicom.uid import generate_uid
 
 from tests.dataset_conversion.dicom.test_convert_dicom import dataset, run, write_patient
 from tests.helpers.conversion import contract_of, label_sets_of
-from tests.helpers.dicom import RoiSpec, Scan, ellipse, write_series, write_structures
+from tests.helpers.dicom import (
+    RoiSpec,
+    Scan,
+    ellipse,
+    write_segmentation,
+    write_series,
+    write_structures,
+)
 
 
 def cord(scan: Scan) -> RoiSpec:
@@ -82,6 +89,19 @@ def test_rois_that_a_template_made(
     assert run(tmp_path, keys=keys) == 0
     assert "Parotid L" in capsys.readouterr().out
     assert annotated(tmp_path) == ({"cord", "parotid_left"} if state == "absent" else {"cord"})
+
+
+def test_segments_are_no_empty_rois(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    scan = Scan()
+    cord_mask = np.zeros(scan.shape)
+    cord_mask[2:5, 3:9, 4:7] = 1
+    images = tmp_path / "dicom" / "images"
+    write_series(images, np.zeros(scan.shape, np.int16), scan)
+    write_segmentation(tmp_path / "dicom" / "seg.dcm", images, {"Cord": cord_mask})
+    for keys in ("", 'empty_rois = "unknown"'):
+        assert run(tmp_path, "--overwrite", keys=keys) == 0
+        assert annotated(tmp_path) == {"cord"}
+        assert "without contours" not in capsys.readouterr().out
 
 
 def test_one_uid_for_all_slices(tmp_path: Path) -> None:
