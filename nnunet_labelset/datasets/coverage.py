@@ -4,6 +4,7 @@ annotated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ FORMATS = {TEXT: ".txt", "markdown": ".md", "csv": ".csv"}
 PICTURES = (".png", ".pdf", ".svg")
 WIDEST = 100  # a text table that is wider has the labels in its rows
 MOST_ON_SCREEN = 40
+HEADING_WIDTH = 20
 ALL = "all"
 COPIES = "completed"  # what a model said is not annotation
 
@@ -87,8 +89,9 @@ def format_table(rows: Sequence[CoverageRow], style: str = "text") -> str:
         return _markdown(heading, cells, len(name_columns))
     text_table = _align([heading, *cells], len(name_columns))
     if max(map(len, text_table.splitlines())) > WIDEST:
-        columns = zip(heading, *cells, strict=True)
-        text_table = _align([list(column) for column in columns], 1, WIDEST)
+        groups = ["group", *(" ".join(line[: len(name_columns)]) for line in cells)]
+        columns = list(zip(heading, *cells, strict=True))[len(name_columns) :]
+        text_table = _align([groups, *columns], 1, WIDEST)
     return text_table
 
 
@@ -110,11 +113,11 @@ def shortened(rows: Sequence[CoverageRow]) -> tuple[list[CoverageRow], str]:
 
 
 def _align(cells: Sequence[Sequence[str]], names: int, width: int | None = None) -> str:
-    """Columns under headings that are broken at `_`; the first `names` columns to the left, numbers
-    to the right. What is wider than `width` continues below.
+    """Columns under headings of several lines; the first `names` columns to the left, numbers to
+    the right. What is wider than `width` continues below.
     """
     heading = [
-        cell.split("_") if column >= names else [cell] for column, cell in enumerate(cells[0])
+        _heading_lines(cell) if column >= names else [cell] for column, cell in enumerate(cells[0])
     ]
     height = max(map(len, heading))
     lines = [
@@ -124,6 +127,21 @@ def _align(cells: Sequence[Sequence[str]], names: int, width: int | None = None)
     widths = [max(len(line[column]) for line in lines) for column in range(len(heading))]
     lines.insert(height, ["-" * width for width in widths])
     return "".join(f"{line}\n" for line in aligned(lines, names, width))
+
+
+def _heading_lines(name: str) -> list[str]:
+    """Return a label broken at `_`, and the name of a group broken between its labels."""
+    words = re.split(r" |(?=\+)", name)
+    if len(words) == 1:
+        return name.split("_")
+    lines = [words[0]]
+    for word in words[1:]:
+        separator = "" if word.startswith("+") else " "
+        if len(lines[-1] + separator + word) <= HEADING_WIDTH:
+            lines[-1] += separator + word
+        else:
+            lines.append(word)
+    return lines
 
 
 def describe_label_sets(contract: Contract, most: int | None = None) -> str:

@@ -11,7 +11,12 @@ import pytest
 
 from nnunet_labelset import Contract, LabelSetError
 from nnunet_labelset.cli import main
-from nnunet_labelset.datasets.coverage import coverage_table, describe_label_sets, format_table
+from nnunet_labelset.datasets.coverage import (
+    CoverageRow,
+    coverage_table,
+    describe_label_sets,
+    format_table,
+)
 from nnunet_labelset.datasets.coverage_picture import draw_coverage
 from nnunet_labelset.io.files import read_json, write_json
 from tests.helpers.conversion import LEAVES
@@ -231,3 +236,15 @@ def test_regions_are_counted_beside_their_leaves():
     )
     (*_, row) = coverage_table(contract)
     assert row.counts == {"edema": 2, "core": 1, "whole": 2}
+
+
+def test_a_wide_table_has_labels_in_rows_and_groups_whole():
+    labels = [f"left_{organ}" for organ in ("parotid_gland", "optic_nerve", "cochlea", "lens")]
+    group = f"without {'+'.join(labels[:3])}"
+    counts = dict.fromkeys([*labels, *(f"right_{label}" for label in labels)], 3)
+    rows = [CoverageRow("training", name, 3, counts) for name in ("complete", group, "all")]
+    lines = format_table(rows).splitlines()
+    assert max(map(len, lines)) <= 100
+    headings = "\n".join(lines[: lines.index(next(line for line in lines if "---" in line))])
+    assert all(label in headings for label in labels[:3])  # not broken
+    assert [line for line in lines if line.startswith("left_lens ")]
