@@ -179,7 +179,7 @@ def _publish(
     before: ConvertedDataset | None,
 ) -> list[str]:
     """Write what is about all cases, and publish; returns what was kept of the old data set."""
-    origins = {job.case: origin_of(job, results[job.case].checksums) for job in jobs}
+    origins = {job.case: origin_of(job, results[job.case]) for job in jobs}
     files = [name for job in jobs for name in output_names(job, results[job.case])]
     ending = jobs[0].ending
     content = _new_dataset_json(target.folder.name, plan.channels, ending)

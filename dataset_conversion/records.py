@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_labelset import __version__
-from nnunet_labelset.contract import Protocol
+from nnunet_labelset.contract import LabelSet, Protocol
 from nnunet_labelset.dataset_conversion.case import convert_case
 from nnunet_labelset.dataset_conversion.job import CaseJob, CaseResult
 from nnunet_labelset.dataset_conversion.notes import Note
@@ -25,7 +25,8 @@ from nnunet_labelset.io.tables import csv_text, read_table
 from nnunet_labelset.nnunet.publish import JOURNAL, size_of
 
 PROVENANCE_COLUMNS = ("case", "file", "blake2b", "annotated", "rules")
-DECLARED_BY = "declared_by"  # a further column, since 0.3.1
+DECLARED_BY = "declared_by"  # further columns, since 0.3.1
+PARTLY_DRAWN = "partly_drawn"
 
 
 def convert_and_record(job: CaseJob, folder: Path, write: bool = True) -> tuple[CaseResult, str]:
@@ -154,13 +155,14 @@ class Origin:
     """Where a case comes from: checksums by file, the labels that were declared, and its rules.
 
     `rules` is a checksum of all that a manifest and options say about a case, but for what is
-    annotated in it.
+    annotated in it. `partly_drawn` are labels that have voxels although they are not annotated.
     """
 
     checksums: Mapping[str, str]
     annotated: str
     rules: str
     reason: str = ""
+    partly_drawn: str = ""
 
     @property
     def first_image(self) -> str:
@@ -168,16 +170,32 @@ class Origin:
         return next(iter(self.checksums.values()))
 
 
-def origin_of(job: CaseJob, checksums: Mapping[str, str]) -> Origin:
-    names = (job.leaves[leaf] for leaf in sorted(job.protocol.annotated))
+def origin_of(job: CaseJob, result: CaseResult) -> Origin:
     return Origin(
-        checksums=checksums, annotated=";".join(names), rules=_rules(job), reason=job.reason
+        checksums=result.checksums,
+        annotated=_listed(job, job.protocol.annotated),
+        rules=_rules(job),
+        reason=job.reason,
+        partly_drawn=_listed(job, _partly_drawn(result)),
     )
+
+
+def _listed(job: CaseJob, leaves: LabelSet) -> str:
+    return ";".join(job.leaves[leaf] for leaf in sorted(leaves))
+
+
+def _partly_drawn(result: CaseResult) -> LabelSet:
+    """Return the labels that have voxels in the new label map although they are not annotated."""
+    if result.protocol is None:
+        return frozenset()
+    present = (result.protocol.sets[value] for value in result.values)
+    alone = frozenset[int]().union(*(leaves for leaves in present if len(leaves) == 1))
+    return alone - result.protocol.annotated - {0}
 
 
 def read_origin(job: CaseJob) -> Origin:
     """Return the origin of a case from its files as they are now."""
-    return origin_of(job, {str(path): checksum(path) for path in job.inputs})
+    return origin_of(job, CaseResult(checksums={str(path): checksum(path) for path in job.inputs}))
 
 
 def _rules(job: CaseJob) -> str:
@@ -206,8 +224,9 @@ def provenance_text(origins: Mapping[str, Origin]) -> str:
     rows = []
     for case, origin in origins.items():
         for file, digest in origin.checksums.items():
-            rows.append((case, file, digest, origin.annotated, origin.rules, origin.reason))
-    return csv_text((*PROVENANCE_COLUMNS, DECLARED_BY), rows)
+            facts = (origin.annotated, origin.rules, origin.reason, origin.partly_drawn)
+            rows.append((case, file, digest, *facts))
+    return csv_text((*PROVENANCE_COLUMNS, DECLARED_BY, PARTLY_DRAWN), rows)
 
 
 def read_provenance(path: Path) -> dict[str, Origin]:
@@ -219,7 +238,11 @@ def read_provenance(path: Path) -> dict[str, Origin]:
         checksums.setdefault(row["case"], {})[row["file"]] = row["blake2b"]
     return {
         row["case"]: Origin(
-            checksums[row["case"]], row["annotated"], row["rules"], row.get(DECLARED_BY, "")
+            checksums=checksums[row["case"]],
+            annotated=row["annotated"],
+            rules=row["rules"],
+            reason=row.get(DECLARED_BY, ""),
+            partly_drawn=row.get(PARTLY_DRAWN, ""),
         )
         for row in rows
     }

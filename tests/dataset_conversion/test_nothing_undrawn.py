@@ -23,7 +23,7 @@ from nnunet_labelset.dataset_conversion.plan import Options
 from nnunet_labelset.dataset_conversion.sources.manifest import Manifest
 from nnunet_labelset.io.npz import slabs_of
 from nnunet_labelset.nnunet.raw import RawCase
-from tests.helpers.conversion import contract_of, slabs, write_nnunet
+from tests.helpers.conversion import contract_of, slabs, write_nnunet, write_volume
 
 ORGANS = ("liver", "spleen", "kidney", "tumour")
 RUNS = 300
@@ -182,9 +182,13 @@ def test_verify_trusts_what_merge_declared_until_somebody_changes_it(
     monkeypatch.setenv("nnUNet_raw", str(tmp_path))
     monkeypatch.delenv("nnUNet_preprocessed", raising=False)
     labels = {"background": 0, "left": 1, "right": 2}
-    protocols = {"all": {}, "left": {"background": ["background", "right"]}}
-    block = {"version": 1, "protocols": protocols, "cases": {"a": "all", "b": "left"}}
-    arrays = {"a": slabs(1, 2), "b": slabs(1)}
+    protocols = {
+        "all": {},
+        "left": {"background": ["background", "right"]},
+        "none": {"background": ["background", "left", "right"]},
+    }
+    block = {"version": 1, "protocols": protocols, "cases": {"a": "all", "b": "left", "d": "none"}}
+    arrays = {"a": slabs(1, 2), "b": slabs(1), "d": slabs(0)}
     write_nnunet(tmp_path, "Dataset003_Sides", labels, arrays, label_sets=block)
     write_nnunet(tmp_path, "Dataset004_Both", {"background": 0, "kidney": 1}, {"c": slabs(0, 1)})
     united = ["--label", "3:left=kidney", "--label", "3:right=kidney", "--fully-annotated", "4"]
@@ -194,6 +198,12 @@ def test_verify_trusts_what_merge_declared_until_somebody_changes_it(
     capsys.readouterr()
     assert main(["verify", "-d", "50", "-np", "1"]) == 0
     assert "labelsTr/b.nii.gz" in capsys.readouterr().out  # a doubt
+    map_of_d = file.parent / "labelsTr" / "d.nii.gz"
+    before = map_of_d.read_bytes()
+    write_volume(map_of_d, slabs(1))  # somebody draws what was not drawn, and does not say so
+    assert main(["verify", "-d", "50", "-np", "1"]) == 1
+    assert "labelsTr/d.nii.gz" in capsys.readouterr().out
+    map_of_d.write_bytes(before)
     content = json.loads(file.read_text())
     cases = content["label_sets"]["cases"]
     cases["a"], cases["b"] = cases["b"], cases["a"]

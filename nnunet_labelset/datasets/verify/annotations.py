@@ -69,7 +69,8 @@ class Annotations:
     cases: Sequence[DeclaredCase]
     is_readable: bool  # no label map is unreadable
     made_by_model: Collection[str]
-    as_written: Collection[str]  # still declared as `convert` or `merge` has checked and written it
+    # Labels that may have voxels without being annotated, by case: `merge` has written them so.
+    partly_drawn: Mapping[str, Collection[str]]
 
     @property
     def training(self) -> list[DeclaredCase]:
@@ -108,11 +109,11 @@ def check_annotations(
     contract: Contract,
     dataset_json: Mapping[str, Any],
     facts: Mapping[RawCase, CaseFacts],
-    as_written: Collection[str] = (),
+    partly_drawn: Mapping[str, Collection[str]],
 ) -> Problems:
     """Yield every problem with values; nothing is claimed about files that are unreadable.
 
-    `as_written` are cases that are still declared as `convert` or `merge` has declared them.
+    `partly_drawn` are labels that may have voxels without being annotated, by case.
     """
     declared = []
     for case, fact in facts.items():
@@ -136,7 +137,7 @@ def check_annotations(
         cases=declared,
         is_readable=all(fact.values is not None for fact in facts.values()),
         made_by_model=originals(dataset_json),
-        as_written=as_written,
+        partly_drawn=partly_drawn,
     )
     for check in CHECKS:
         yield from check(annotations)
@@ -183,7 +184,8 @@ def _check_unannotated(annotations: Annotations) -> Problems:
     for case in annotations.cases:
         if not case.drawn or case.name in annotations.made_by_model:
             continue
-        if case.name in annotations.as_written:  # such as one of two sides, united by `merge`
+        names = {annotations.contract.leaf_names[leaf] for leaf in case.drawn}
+        if names <= set(annotations.partly_drawn.get(case.name, ())):  # as where sides are united
             yield from _all_partly_drawn(annotations, case)
         else:
             swapped = list(_check_swapped(annotations, case))

@@ -132,21 +132,23 @@ def _duplicate(cases: list[RawCase], facts: Facts) -> Problem:
 
 def _check_annotations(data: RawDataset, facts: Facts) -> Problems:
     if data.contract is not None:
-        as_written = _cases_as_written(data.folder, data.contract)
-        yield from check_annotations(data.contract, data.dataset_json, facts, as_written)
+        partly_drawn = _partly_drawn(data.folder, data.contract)
+        yield from check_annotations(data.contract, data.dataset_json, facts, partly_drawn)
 
 
-def _cases_as_written(folder: Path, contract: Contract) -> set[str]:
-    """Return the cases that are still declared as `convert` or `merge` has declared them."""
+def _partly_drawn(folder: Path, contract: Contract) -> dict[str, set[str]]:
+    """Return the labels that had voxels, though they are not annotated, when `convert` or `merge`
+    has written a case that is still declared as it was then.
+    """
     background = contract.leaf_names[0]
-    cases: set[str] = set()
+    labels: dict[str, set[str]] = {}
     with suppress(LabelSetError, KeyError):  # other data sets have no such table
         for row in read_table(folder / PROVENANCE):
             case = row["case"]
             drawn = set(row["annotated"].split(";")) - {"", background}
             if case in contract.cases and drawn == {*contract.annotated(case)} - {background}:
-                cases.add(case)
-    return cases
+                labels[case] = set(row["partly_drawn"].split(";"))
+    return labels
 
 
 def _check_air(data: RawDataset, facts: Facts) -> Problems:
