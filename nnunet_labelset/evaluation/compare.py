@@ -394,6 +394,7 @@ EFFECT_NOTE = (
     "values."
 )
 INTERVALS = f"95 % intervals: Student's t below {FEW_CASES} cases, else BCa bootstrap"
+BEST_NOTE = "The best mean is bold."
 FLOOR_OF = 30  # differing pairs; with more, the smallest possible p-value does not matter
 
 
@@ -409,7 +410,8 @@ def p_text(p: float) -> str:
 def notes(compared: Comparison) -> list[str]:
     """Return all that applies to this comparison."""
     lines = [
-        f"Mean (standard deviation); {_units(compared)}; best mean in bold.",
+        f"Mean (standard deviation); {_units(compared)}.",
+        BEST_NOTE,
         f"A label counts in the n of {len(compared.cases)} cases in which the reference or at "
         "least one method has it, the same for all methods.",
         "Mean: over the labels of a case, then over the cases; unions and regions are not part "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from textwrap import wrap
 
-from nnunet_labelset.evaluation.compare import EFFECT_NOTE, INTERVALS, p_text
+from nnunet_labelset.evaluation.compare import BEST_NOTE, EFFECT_NOTE, INTERVALS, p_text
 from nnunet_labelset.evaluation.metric import COMPARED, KNOWN_WRONG, METRICS, Metric
 from nnunet_labelset.evaluation.results import Cell, Comparison, PairedTest
 from nnunet_labelset.evaluation.statistics import Description, Difference
@@ -96,7 +96,7 @@ SCREEN = _Markup(
     bold="{}",
     marks={"better": "*", "worse": "†", "": ""},
     formula="{}",
-    stack=" ".join,
+    stack="\n".join,
 )
 MARKDOWN = _Markup(
     text=_markdown_text,
@@ -310,13 +310,18 @@ def screen_tables(compared: Comparison, width: int) -> str:
         if len(text.partition("\n")[0]) > width:
             is_turnable = len(table.head) > len(compared.structures)
             text = _screen_text(table.turned(SCREEN) if is_turnable else table, width)
-        notes = "\n".join(f"- {line}" for line in table.notes) if not number else table.notes[0]
+        shown = [line for line in table.notes if line != BEST_NOTE]  # no bold on a screen
+        notes = "\n".join(f"- {line}" for line in shown) if not number else shown[0]
         parts.append(f"{text}\n\n{notes}" if not number else f"{notes}\n\n{text}")
     return "\n\n".join(parts) + "\n"
 
 
 def _screen_text(table: _Table, width: int | None = None) -> str:
-    return "\n".join(aligned([table.head, *table.rows], table.names, width))
+    """Return a table as aligned text; headings may have several lines."""
+    stacks = [cell.split("\n") for cell in table.head]
+    height = max(map(len, stacks))
+    padded = [[""] * (height - len(lines)) + lines for lines in stacks]
+    return "\n".join(aligned([*zip(*padded, strict=True), *table.rows], table.names, width))
 
 
 def markdown_tables(compared: Comparison) -> str:

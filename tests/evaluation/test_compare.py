@@ -432,7 +432,8 @@ def test_files(tmp_path, capsys):
     ]
     assert main(arguments) == 0
     screen = capsys.readouterr().out
-    assert "Leaf-Dice vs. z" in screen
+    assert "bold" not in screen
+    assert "Leaf-Dice vs." in screen
     assert "\\" not in screen
     content = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert content["methods"] == ["x", "Leaf-Dice", "z"]
