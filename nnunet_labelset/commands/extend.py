@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="load a checkpoint that contains code; only if you trust its author",
+        help="load a model whose checkpoint or plans would run code; only if you trust its author",
     )
     add_processes(parser)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ def read_checkpoint(
     """
     import torch
 
+    if not trust:
+        _check_growth(path, how_to_trust)
     try:
         with torch.serialization.safe_globals(_SAFE):
             content = torch.load(path, map_location="cpu", weights_only=not trust, mmap=mmap)
@@ -74,6 +77,20 @@ def stored_state(path: Path) -> dict[str, Any]:
     content = read_checkpoint(path, trusted(), mmap=True, how_to_trust=TRUST_IT)
     groups = content.get("optimizer_state", {}).get("param_groups", [{}])
     return groups[0].get(STATE, {})
+
+
+def _check_growth(path: Path, how_to_trust: str) -> None:
+    """Refuse a file that would fill the memory: PyTorch itself compresses nothing."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+    except (OSError, zipfile.BadZipFile):  # of an older PyTorch, or no checkpoint
+        return
+    if size > path.stat().st_size:
+        raise LabelSetError(
+            f"{path}: is compressed and would unpack to {size / 1e6:.0f} MB, unlike checkpoints of "
+            f"nnU-Net: do not use it, or {how_to_trust} if you know who made it"
+        )
 
 
 def _refusal(path: Path, error: pickle.UnpicklingError, how_to_trust: str) -> LabelSetError:

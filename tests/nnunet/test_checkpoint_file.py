@@ -68,3 +68,18 @@ def test_a_zip_that_would_fill_the_disk_is_refused(tmp_path: Path) -> None:
         file.writestr(f"{model}/fold_0/checkpoint_final.pth", bytes(20_000_000))
     with refusal(LabelSetError, "20 MB"), opened_model(archive):
         pass
+
+
+def test_a_checkpoint_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path, crafted = tmp_path / "checkpoint.pth", tmp_path / "crafted.pth"
+    torch.save({"network_weights": {"a": torch.zeros(5_000_000)}}, path)
+    with (
+        zipfile.ZipFile(path) as archive,
+        zipfile.ZipFile(crafted, "w", zipfile.ZIP_DEFLATED) as compressed,
+    ):
+        for name in archive.namelist():
+            compressed.writestr(name, archive.read(name))
+    assert crafted.stat().st_size < 100_000
+    with refusal(LabelSetError, crafted, "20 MB", "--trust"):
+        read_checkpoint(crafted)
+    assert read_checkpoint(path)["network_weights"]["a"].shape == (5_000_000,)
