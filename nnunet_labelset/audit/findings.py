@@ -89,22 +89,56 @@ def find(cases: Mapping[str, Evidence], pairs: Sequence[tuple[int, int]] = ()) -
     return sorted(findings, key=lambda each: (each.reason is Reason.GAP, -each.doubt, each.case))
 
 
+def blind_labels(cases: Mapping[str, Evidence]) -> list[int]:
+    """Return the labels about which an empty list says nothing, of those that cases annotate.
+
+    Even a drawing that lies entirely elsewhere would not be listed: too few cases annotate the
+    label, or the model is too rarely sure of it or right about it.
+    """
+    num_labels = next(iter(cases.values())).protocol.num_leaves
+    volumes = usual_volumes(cases.values(), num_labels)
+    middle, spread = _usual(_agreements(cases, volumes))
+    predicted = np.zeros(num_labels)  # ml
+    for label in range(1, num_labels):
+        known = [case for case in cases.values() if label in case.protocol.annotated]
+        sure = [(case.counts.tp + case.counts.fp)[label] * case.millilitres for case in known]
+        predicted[label] = np.median(sure) if sure else 0
+    allowance = SMALL * volumes
+    total = predicted + allowance
+    elsewhere = np.divide(allowance, total, out=np.ones(num_labels), where=total > 0)
+    is_seen = middle - elsewhere >= DOUBT * spread  # not where nothing is usual
+    annotated = frozenset[int]().union(*(case.protocol.annotated for case in cases.values()))
+    return [label for label in sorted(annotated - {0}) if not is_seen[label]]
+
+
 def _doubts(cases: Mapping[str, Evidence], volumes: np.ndarray) -> dict[str, np.ndarray]:
     """Return how many spreads each label of each case is below the usual agreement `(C,)`; 0 where
     the case does not annotate it.
     """
+    table = _agreements(cases, volumes)
+    middle, spread = _usual(table)
+    return dict(zip(cases, np.nan_to_num((middle - table) / spread), strict=True))
+
+
+def _agreements(cases: Mapping[str, Evidence], volumes: np.ndarray) -> np.ndarray:
+    """Return the agreement of each label in each case, NaN where it is not annotated: `(N, C)`."""
     table = np.full((len(cases), len(volumes)), np.nan)
     for row, evidence in zip(table, cases.values(), strict=True):
         annotated = sorted(evidence.protocol.annotated - {0})
         row[annotated] = agreement(evidence, volumes / evidence.millilitres)[annotated]
-    doubts = np.zeros(table.shape)
-    for label in range(1, len(volumes)):
+    return table
+
+
+def _usual(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the usual agreement of each label and its spread `(C,)`, NaN where cases are few."""
+    middle, spread = np.full((2, table.shape[1]), np.nan)
+    for label in range(1, table.shape[1]):
         known = table[:, label][np.isfinite(table[:, label])]
         if len(known) >= FEW:
-            middle = np.median(known)
-            spread = max(SMALLEST_SPREAD, 1.4826 * np.median(np.abs(known - middle)))
-            doubts[:, label] = np.nan_to_num((middle - table[:, label]) / spread)
-    return dict(zip(cases, doubts, strict=True))
+            middle[label] = np.median(known)
+            deviation = 1.4826 * np.median(np.abs(known - middle[label]))
+            spread[label] = max(SMALLEST_SPREAD, deviation)
+    return middle, spread
 
 
 def _case_findings(

@@ -126,6 +126,8 @@ def _read_highest(path: Path, shape: tuple[int, ...]) -> np.ndarray:
             np.maximum(highest[slab.part], slab.voxels, out=highest[slab.part])
     except LabelSetError as error:
         raise LabelSetError(f"{error}: validate again with --val --npz") from None
+    if np.isnan(highest).any():
+        raise LabelSetError(f"{path}: has NaN: validate again with --val --npz")
     return highest.reshape(shape[1:])
 
 

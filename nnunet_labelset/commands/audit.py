@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnunet_labelset.audit.build import audit_page, audit_rows
-from nnunet_labelset.audit.findings import Finding, Reason, find, findings_table
+from nnunet_labelset.audit.findings import FEW, Finding, Reason, blind_labels, find, findings_table
 from nnunet_labelset.audit.predictions import find_predictions, gather_all, said_about
 from nnunet_labelset.commands.options import add_dataset, add_model, add_processes
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.dataset_conversion.completions import check_labels
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_text
-from nnunet_labelset.io.text import aligned
+from nnunet_labelset.io.text import aligned, some
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.model_file import output_names
 from nnunet_labelset.nnunet.models import find_model, read_splits
@@ -63,6 +63,12 @@ def run(args: argparse.Namespace) -> None:
     pairs = [(names.index(left), names.index(right)) for left, right in sides]
     findings = find(evidence, pairs)
     _print(findings, names, len(predictions.cases))
+    blind = [f"'{names[label]}'" for label in blind_labels(evidence)]
+    if blind:
+        print(
+            f"WARNING: an empty list says nothing about {some(blind, 20)}: fewer than {FEW} cases "
+            "annotate it, or the model does not know it well enough to contradict a drawing"
+        )
     for note in said_about(predictions):
         print(f"note: {note}")
     if not args.no_page:

@@ -60,11 +60,8 @@ class OldModel:
         dataset_json = read_json(folder / DATASET)
         try:
             outputs = output_names(dataset_json)
-        except (AttributeError, IndexError, TypeError, ValueError):
-            labels = dataset_json.get("labels")
-            raise LabelSetError(
-                f"{folder / DATASET}: 'labels': expected names with numbers, but got {labels!r}"
-            ) from None
+        except LabelSetError as error:
+            raise LabelSetError(f"{folder / DATASET}: {error}") from None
         return cls(configuration, plans, dataset_json, outputs)
 
 
@@ -104,19 +101,18 @@ def output_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
     """The label of every output of a network, in nnU-Net's order: by value, or of regions as they
     are listed.
     """
-    labels = {
-        name: value for name, value in dataset_json.get("labels", {}).items() if name != "ignore"
-    }
-    if any(isinstance(value, (list, tuple)) and len(value) > 1 for value in labels.values()):
-        return tuple(name for name in labels if name != "background")
-    return tuple(
-        sorted(
-            labels,
-            key=lambda name: int(
-                labels[name][0] if isinstance(labels[name], list) else labels[name]
-            ),
-        )
-    )
+    labels = dataset_json.get("labels", {})
+    try:
+        values = {
+            name: [int(value) for value in (entry if isinstance(entry, list) else [entry])]
+            for name, entry in labels.items()
+            if name != "ignore"
+        }
+        if any(len(value) > 1 for value in values.values()):
+            return tuple(name for name in values if name != "background")
+        return tuple(sorted(values, key=lambda name: values[name][0]))
+    except (AttributeError, IndexError, TypeError, ValueError):
+        raise LabelSetError(f"'labels': expected names with numbers, but got {labels!r}") from None
 
 
 @contextmanager

@@ -101,6 +101,8 @@ def test_case_that_its_fold_trained_on_is_not_judged(raw: Path, tmp_path: Path, 
     [
         ("shape", ["case_05", "--npz"]),
         ("broken", ["case_05.npz"]),
+        ("nan", ["case_05.npz", "NaN"]),
+        ("labels", ["labels"]),
         ("value", ["case_05", "7"]),
         ("none", ["validation"]),
     ],
@@ -113,6 +115,11 @@ def test_bad_input_is_one_line_and_writes_nothing(
     if spoil == "shape":
         small = np.ones((4, 2, 2, 2), np.float16)
         np.savez_compressed(validation / "case_05.npz", probabilities=small)
+    elif spoil == "nan":
+        nothing = np.full((4, *audited.SHAPE), np.nan, np.float16)
+        np.savez_compressed(validation / "case_05.npz", probabilities=nothing)
+    elif spoil == "labels":
+        write_json(model / "dataset.json", {"labels": ["background", "liver"]})
     elif spoil == "broken":
         (validation / "case_05.npz").write_bytes(b"PK")
     elif spoil == "value":
@@ -274,6 +281,41 @@ def test_a_model_with_a_sigmoid_per_label_counts_without_probabilities(
     write_json(model / "dataset.json", {"labels": {"background": 0, "spleen": 1}})
     assert audit("-o", tmp_path / "other", "--no-page") == 1
     assert "spleen" in capsys.readouterr().err
+
+
+def never_sure(probabilities: np.ndarray) -> np.ndarray:
+    return np.full_like(probabilities, 0.25)
+
+
+def without_liver(probabilities: np.ndarray) -> np.ndarray:
+    probabilities[0] += probabilities[1]
+    probabilities[1] = 0
+    return probabilities
+
+
+@pytest.mark.parametrize(
+    ("change", "blind"),
+    [
+        (None, ()),
+        (never_sure, ("liver", "kidney_left", "kidney_right")),
+        (without_liver, ("liver",)),
+    ],
+)
+def test_labels_that_cannot_be_judged_are_told(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change, blind: tuple[str, ...]
+) -> None:
+    """Otherwise an empty list of a model that knows nothing would look like sound data."""
+    model = tmp_path / "nnUNet_results" / audited.NAME / audited.MODEL
+    for path in model.glob("*/validation/*.npz") if change else ():
+        probabilities = change(np.load(path)["probabilities"])
+        np.savez_compressed(path, probabilities=probabilities)
+        label_map = path.with_name(f"{path.stem}.nii.gz")
+        write_volume(label_map, probabilities.argmax(0).astype(np.uint8))
+    assert audit("-o", tmp_path / "out", "--no-page") == 0
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
+    assert len(warnings) == bool(blind)
+    told = {name for name in audited.LABELS if any(f"'{name}'" in line for line in warnings)}
+    assert told == set(blind)
 
 
 def test_wrong_labels_of_a_table(raw: Path, tmp_path: Path, capsys) -> None:
