@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from typing import ClassVar
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from tests.helpers.errors import refusal
+from tests.helpers.errors import facts_of, refusal
 
 LABELS = {
     "background": 0,
@@ -159,7 +158,7 @@ BAD = {
         label_sets={"version": 1, "cases": {}}
     ),
     "label_sets.cases in dataset.json to be an object": block(cases=["case_1"]),
-    r"Unknown key\(s\) in label_sets of dataset.json: casess": block(casess={}),
+    "casess": block(casess={}),
     "case 'c': unknown protocol 'atlsa' in label_sets.cases; did you mean 'atlas'": block(
         cases={"c": "atlsa"}
     ),
@@ -188,9 +187,11 @@ BAD = {
 
 @pytest.mark.parametrize("message", BAD)
 def test_fails_closed(message):
-    with pytest.raises(LabelSetError, match=message):
+    facts = facts_of(message)
+    with refusal(LabelSetError, *facts):
         Contract.from_dataset_json(BAD[message])
-    assert any(re.search(message, problem) for problem in Contract.read(BAD[message])[1])
+    problems = Contract.read(BAD[message])[1]
+    assert any(all(fact in problem for fact in facts) for problem in problems)
 
 
 def test_all_problems_are_found_and_the_rest_is_read():
@@ -367,7 +368,7 @@ class TestRegions:
 
     @pytest.mark.parametrize("message", BAD)
     def test_fails_closed(self, message):
-        with pytest.raises(LabelSetError, match=message):
+        with refusal(LabelSetError, *facts_of(message)):
             Contract.from_dataset_json(self.BAD[message])
 
     def test_one_mistake_is_told_once(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,11 @@ def refusal(kind: type[BaseException], *facts: object) -> Iterator[None]:
     with pytest.raises(kind) as caught:
         yield
     check_facts(str(caught.value), *facts)
+
+
+def facts_of(message: str) -> list[str]:
+    """Return the facts in a message: names in quotes and numbers, or else all of it."""
+    return re.findall(r"'[^']+'|\b\d+\b", message) or [message]
 
 
 def check_facts(text: str, *facts: object) -> None:

@@ -41,23 +41,23 @@ def test_plain_csv_of_german_excel(tmp_path):
 
 
 BAD = {
-    r"line 3: expected 2 cells, one for every column, but got 1: add": b"case,annotated\na,all\nb\n",
-    r"line 2: expected 2 cells, one for every column, but got 3: put texts": b"case,annotated\na,liver,spleen\n",
-    r"line 2: a NUL byte": b"case,annotated\na\0,all\n",
-    r"save the table as 'CSV UTF-8'": b"\xff\xfecase\xd8\xd8",
-    r"the table is empty": b"case,annotated\n",
-    r"the table is empty:": b"",
-    r"two columns are called 'case'": b"case,case\na,b\n",
-    r"line \d+: not readable as a table": b'case,annotated\na,"' + b"x" * 200_000 + b'"\n',
+    ("line 3", "2 cells", "got 1"): b"case,annotated\na,all\nb\n",
+    ("line 2", "2 cells", "got 3"): b"case,annotated\na,liver,spleen\n",
+    ("line 2", "NUL"): b"case,annotated\na\0,all\n",
+    ("CSV UTF-8",): b"\xff\xfecase\xd8\xd8",
+    ("empty", "one line per case"): b"case,annotated\n",
+    ("empty",): b"",
+    ("'case'", "two columns"): b"case,case\na,b\n",
+    ("line ", "table"): b'case,annotated\na,"' + b"x" * 200_000 + b'"\n',
+    ("CSV",): b"PK\x03\x04 a workbook",
 }
 
 
-@pytest.mark.parametrize("message", BAD)
-def test_bad_tables_are_one_line(tmp_path, message):
-    (tmp_path / "t.csv").write_bytes(BAD[message])
-    with pytest.raises(LabelSetError, match=message) as raised:
+@pytest.mark.parametrize("facts", BAD)
+def test_bad_tables_are_one_line(tmp_path, facts):
+    (tmp_path / "t.csv").write_bytes(BAD[facts])
+    with refusal(LabelSetError, "t.csv", *facts):
         read_table(tmp_path / "t.csv")
-    assert "t.csv" in str(raised.value)
 
 
 def test_no_table(tmp_path):
