@@ -184,7 +184,7 @@ def _settle(folder: Path) -> bool:
     settled = settle(folder)
     if settled is None:
         return False
-    print("note: an earlier call was interrupted: it was undone")
+    print("note: an earlier call was interrupted and has been undone")
     _print_undone(settled)
     return True
 

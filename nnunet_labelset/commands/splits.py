@@ -242,7 +242,7 @@ def _write(path: Path, splits: list[Split], overwrite: bool) -> str:
             if read_json(path, list) == splits:
                 return "unchanged:"
         raise LabelSetError(
-            f"{path}: other splits are there already, networks may depend on them: --overwrite"
+            f"{path}: has other splits, on which networks may depend: --overwrite replaces them"
         )
     write_json(path, splits)
     return "wrote"

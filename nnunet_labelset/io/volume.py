@@ -81,7 +81,7 @@ def _read_itk(path: Path) -> Volume:
     # reading its header would also change the locale of the process, and with it `open`
     if path.suffix == ".vtk":
         raise LabelSetError(
-            f"{path}: nobody would notice if a .vtk file were cut off: save it as .nii.gz"
+            f"{path}: a truncated .vtk file cannot be recognised: save it as .nii.gz"
         )
     reader = sitk.ImageFileReader()
     reader.SetFileName(str(path))

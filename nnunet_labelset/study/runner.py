@@ -59,8 +59,7 @@ class Command:
         for line in self.lines()[-15:]:
             print(f"  {line}", file=sys.stderr)
         raise LabelSetError(
-            f"failed: {self.shown}; fix what it says and run the demo again, which goes on from "
-            "here"
+            f"failed: {self.shown}; fix the problem and run the demo again: it continues from here"
         )
 
     def close_bar(self) -> None:
