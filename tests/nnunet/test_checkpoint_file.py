@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.nnunet.checkpoint_file import read_checkpoint
+from nnunet_labelset.nnunet.checkpoint_file import TRUST, read_checkpoint
 from nnunet_labelset.nnunet.model_file import opened_model
+from nnunet_labelset.training.checkpoints import (
+    StartFile,
+    read_whole_checkpoint,
+    whole_checkpoint,
+)
 from tests.helpers.errors import refusal
 
 
@@ -83,3 +90,33 @@ def test_a_checkpoint_that_would_fill_the_memory_is_refused(tmp_path: Path) -> N
     with refusal(LabelSetError, crafted, "20 MB", "--trust"):
         read_checkpoint(crafted)
     assert read_checkpoint(path)["network_weights"]["a"].shape == (5_000_000,)
+
+
+def test_a_training_runs_no_code_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `-pretrained_weights` and with `--c`, before nnU-Net loads the file."""
+    path, proof = tmp_path / "checkpoint.pth", tmp_path / "proof"
+    torch.save({"network_weights": Code(proof)}, path)
+    monkeypatch.setattr(sys, "argv", ["nnUNetv2_train", "-pretrained_weights", str(path)])
+    start_file = StartFile(str(tmp_path), "nnUNetPlans", "2d", ["background", "liver"])
+    with refusal(LabelSetError, path, "mkdir", TRUST):
+        start_file.check(torch.nn.Linear(1, 1))
+    with refusal(LabelSetError, path, "mkdir", TRUST):
+        read_whole_checkpoint(str(path))
+    assert not proof.exists()
+    monkeypatch.setenv(TRUST, "1")
+    read_whole_checkpoint(str(path))
+    assert proof.is_dir()
+
+
+def test_killed_trainings_do_not_leave_more_and_more_files(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint_latest.pth"
+    writing = whole_checkpoint(str(path))
+    leftover = writing.__enter__()  # as a process that is killed now
+    leftover.write_bytes(b"half")
+    with whole_checkpoint(str(path)) as temporary:
+        assert temporary == leftover
+        temporary.write_bytes(b"whole")
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_bytes() == b"whole"

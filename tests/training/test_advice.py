@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 
 from nnunet_labelset.contract import Contract
 from nnunet_labelset.io.files import write_json
+from nnunet_labelset.losses.engine import fused
 from nnunet_labelset.nnunet.recommendation import next_commands, reasons, sided_pairs
-from nnunet_labelset.training.checks import Advice, dead_labels
+from nnunet_labelset.training.checks import Advice, dead_labels, log_warnings
 from tests.helpers import tiny
 from tests.helpers.tiny import dataset_json, make
 from tests.helpers.training import TRAINERS
@@ -231,3 +233,18 @@ def test_sides_and_mirroring_are_told_at_the_start(
         in_process, TRAINERS["nnUNetTrainerLabelSet_NoMirroring"], dataset, fold="all"
     ).on_train_start()
     assert warning not in capsys.readouterr().out
+
+
+def test_kernels_that_are_switched_off_are_a_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logger = logging.getLogger("nnunet_labelset")
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(fused, "_broken", False)
+    lines: list[str] = []
+    for _ in range(2):  # a second trainer in this process
+        log_warnings(lines.append)
+    fused.switch_off("their sums differ by 0.5")
+    (line,) = lines
+    assert "their sums differ by 0.5" in line
+    assert fused.SWITCH in line
