@@ -84,3 +84,7 @@ def entry() -> None:
         sys.exit(main())
     except KeyboardInterrupt:  # while modules are imported
         sys.exit(130)
+
+
+if __name__ == "__main__":  # python -m nnunet_labelset.cli
+    entry()

@@ -56,6 +56,7 @@ GROUP_NOTE = (
     "its interval and p, not corrected for the number of groups."
 )
 MEAN = "Mean"
+CONTINUED = ("(continued)",)
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class _Table:
     notes: Sequence[str]
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    has_labels: bool = True  # in its columns: it may be turned
 
     @property
     def names(self) -> int:
@@ -137,7 +139,7 @@ class _Table:
                 lines += wrap(name, HEADING, break_long_words=False, break_on_hyphens=False)
             head.append(markup.stack([*lines, *row[1 : self.names]]))
         columns = list(zip(self.head, *self.rows, strict=True))
-        return _Table(self.notes, head, columns[self.names :])
+        return _Table(self.notes, head, columns[self.names :], has_labels=False)
 
     def widths(self) -> list[int]:
         """Return the printed characters of every column, with the space between columns."""
@@ -145,16 +147,19 @@ class _Table:
         return [max(map(_printed_width, column)) + 3 for column in columns]
 
     def pages(self) -> Iterator[_Table]:
-        """As many columns at once as a page is wide; the first one, the leaves, on each."""
-        widths = self.widths()
-        start, notes = 1, self.notes
+        """As many columns at once as a page is wide; those that say what a row is about on each."""
+        widths, names = self.widths(), self.names
+        start, notes = names, self.notes
         while start < len(widths):
             stop = start + 1
-            while stop < len(widths) and widths[0] + sum(widths[start : stop + 1]) <= LONG_PAGE:
+            while (
+                stop < len(widths)
+                and sum(widths[:names]) + sum(widths[start : stop + 1]) <= LONG_PAGE
+            ):
                 stop += 1
-            rows = [[row[0], *row[start:stop]] for row in self.rows]
-            yield _Table(notes, [self.head[0], *self.head[start:stop]], rows)
-            start, notes = stop, ["(continued)"]
+            rows = [[*row[:names], *row[start:stop]] for row in self.rows]
+            yield _Table(notes, [*self.head[:names], *self.head[start:stop]], rows, False)
+            start, notes = stop, CONTINUED
 
 
 def _printed_width(cell: str) -> int:
@@ -176,10 +181,11 @@ def _tables(compared: Comparison, markup: _Markup) -> list[_Table]:
     ]
     if compared.groups:
         heads = ["Group", "Metric", *map(markup.text, compared.methods)]
-        tables.append(_Table([GROUP_NOTE], heads, _group_rows(compared, markup)))
+        tables.append(_Table([GROUP_NOTE], heads, _group_rows(compared, markup), False))
     if compared.ranks:
         heads = [METRICS[name].title for name in compared.metrics]
-        tables.append(_Table([RANK_NOTE], ["Model", *heads], _rank_rows(compared, markup)))
+        rows = _rank_rows(compared, markup)
+        tables.append(_Table([RANK_NOTE], ["Model", *heads], rows, False))
     return tables
 
 
@@ -308,8 +314,7 @@ def screen_tables(compared: Comparison, width: int) -> str:
     for number, table in enumerate(_tables(compared, SCREEN)):
         text = _screen_text(table)
         if len(text.partition("\n")[0]) > width:
-            is_turnable = len(table.head) > len(compared.structures)
-            text = _screen_text(table.turned(SCREEN) if is_turnable else table, width)
+            text = _screen_text(table.turned(SCREEN) if table.has_labels else table, width)
         shown = [line for line in table.notes if line != BEST_NOTE]  # no bold on a screen
         notes = "\n".join(f"- {line}" for line in shown) if not number else shown[0]
         parts.append(f"{text}\n\n{notes}" if not number else f"{notes}\n\n{text}")
@@ -338,16 +343,16 @@ def markdown_tables(compared: Comparison) -> str:
 
 
 def latex_tables(compared: Comparison) -> str:
-    """Return LaTeX. A table that is too wide for legible print has labels in rows, on several
-    pages, with as many methods in each as a page is wide.
+    """Return LaTeX. A table that is too wide for legible print has labels (or groups) in rows, on
+    several pages, with as many methods in each as a page is wide.
     """
     parts = []
     for table in _tables(compared, LATEX):
-        by_label = len(table.head) > len(compared.structures)
-        if by_label and sum(table.widths()) > PAGE:
-            parts += [_long_table(page) for page in table.turned(LATEX).pages()]
-        else:
+        if sum(table.widths()) <= PAGE:
             parts.append(_short_table(table))
+            continue
+        long_table = table.turned(LATEX) if table.has_labels else table
+        parts += [_long_table(page) for page in long_table.pages()]
     if any(character > "\u017f" for character in "".join(parts)):
         hint = "use XeLaTeX or LuaLaTeX with a font that has them"
         parts.insert(0, f"% has characters that pdfLaTeX does not know: {hint}")
@@ -374,9 +379,11 @@ def _short_table(table: _Table) -> str:
 
 
 def _long_table(table: _Table) -> str:
+    columns = "l" * table.names + "c" * (len(table.head) - table.names)
     head = [
+        *([r"\addtocounter{table}{-1}"] if table.notes == CONTINUED else []),
         r"{\scriptsize\setlength{\tabcolsep}{3pt}",
-        rf"\begin{{longtable}}{{l{'c' * (len(table.head) - 1)}}}",
+        rf"\begin{{longtable}}{{{columns}}}",
     ]
     head += [
         rf"\caption{{{_caption(table)}}}\\",

@@ -17,6 +17,7 @@ from nnunet_labelset.cli import main
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.compare import ComparisonOptions, comparison, p_text
 from nnunet_labelset.evaluation.comparison_tables import latex_tables, markdown_tables
+from nnunet_labelset.evaluation.results import Evaluation
 from nnunet_labelset.evaluation.statistics import (
     Description,
     Difference,
@@ -369,6 +370,26 @@ def test_latex_compiles_and_fits_the_page(tmp_path, methods, more):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
     assert done.returncode == 0, done.stdout[-2000:]
     assert "Overfull \\hbox" not in done.stdout
+
+
+def test_wide_latex_tables_of_groups_are_not_shrunk():
+    """Three methods side by side were printed at 4 points, each page as a table of its own."""
+
+    def scored(shift: float) -> Evaluation:
+        scores = [made_score({"dice": n / 10 + shift * (1 + n % 3)}) for n in range(8)]
+        protocols = ["full", "basic"] * 4
+        pairs = enumerate(zip(scores, protocols, strict=True))
+        return made_evaluation([made_case(f"{n}", {"a": x}, protocol=y) for n, (x, y) in pairs])
+
+    names = ["a method with a rather long name", "another method", "the third method"]
+    results = {name: scored(0.03 * number) for number, name in enumerate(names)}
+    text = latex_tables(comparison(results, names[0]))
+    (groups,) = re.findall(r"(?s)Groups of cases.*?Mean rank", text)
+    assert "resizebox" not in groups.partition(r"\begin{table}")[0]
+    check_rows(text)
+    assert all(name in groups for name in names)
+    assert groups.count("protocol: basic") > 1  # on every page
+    assert text.count("(continued)") == text.count(r"\addtocounter{table}{-1}") > 0
 
 
 def test_other_scripts_are_told():
