@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _target(args: argparse.Namespace) -> Path:
     target = Path(os.path.abspath(args.o))
-    if target.is_dir() or target.suffix.lower() not in (".html", ".htm"):
+    if os.path.isdir(target) or target.suffix.lower() not in (".html", ".htm"):
         raise LabelSetError(f"-o {args.o}: expected the name of an .html file")
     return target
 

@@ -38,7 +38,7 @@ from nnunet_labelset.evaluation.surface import (
     reference_elements,
     surface_distances,
 )
-from nnunet_labelset.io.files import case_files
+from nnunet_labelset.io.files import case_files, reason
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import integer_array, read_voxels
@@ -119,11 +119,11 @@ def _listed(folder: str | Path, file_ending: str) -> dict[str, Path]:
     error.
     """
     try:
-        exists = os.path.isdir(folder)
-    except OSError:
-        exists = False
-    if not exists:
-        raise LabelSetError(f"{folder}: no such folder")
+        os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        raise LabelSetError(f"{folder}: no such folder") from None
+    except OSError as error:  # no permission, a loop of links
+        raise LabelSetError(f"{folder}: not readable: {reason(error)}") from None
     files = case_files(folder, file_ending)
     if not files:
         raise LabelSetError(f"{folder}: no *{file_ending} files")

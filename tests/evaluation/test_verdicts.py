@@ -495,6 +495,32 @@ def test_folders_without_permission_are_one_line(tmp_path, capsys, closed):
         (tmp_path / closed).chmod(0o755)
 
 
+def test_a_closed_folder_around_is_one_line(tmp_path, capsys):
+    """Of the report to write, and of the predictions: these were called missing."""
+    study = Study(tmp_path, {"a": row(0, 1)})
+    study.predict("x", {"a": row(0, 1)})
+    study.evaluate("x")
+    closed = tmp_path / "closed"
+    (closed / "y").mkdir(parents=True)
+    commands = [
+        ["report", str(tmp_path / "x"), "-o", str(closed / "o.html")],
+        study.arguments("closed/y"),
+    ]
+    main(["report", str(tmp_path / "x"), "-o", str(tmp_path / "o.html")])  # imports what it needs
+    main(commands[1])
+    capsys.readouterr()
+    closed.chmod(0)
+    try:
+        with no_root(tmp_path):
+            for command in commands:
+                assert main(command) == 1
+                (line,) = capsys.readouterr().err.splitlines()
+                assert str(closed) in line
+                assert "Permission denied" in line
+    finally:
+        closed.chmod(0o755)
+
+
 def test_a_report_without_permission_for_the_references_has_no_pictures(tmp_path, capsys):
     study = Study(tmp_path, {"a": row(0, 1), "b": row(0, 1)})
     study.predict("x", {"a": row(0, 1), "b": row(0, 1)})
