@@ -156,15 +156,24 @@ def average(
         return described(label_column(results, names, label, metric), metric)
 
     directed = [METRICS[name] for name in metrics if METRICS[name].better]
+    structures = (*leaves, *unions)
+    # labels of as many cases follow each other: their bootstrap intervals need the same samples
+    counts = {label: _number_of_cases(cases, label) for label in structures}
+    by_label = {label: label_averages(label) for label in sorted(counts, key=counts.__getitem__)}
     return Averages(
         n_cases=len(cases),
-        leaves={label: label_averages(label) for label in (*leaves, *unions)},
+        leaves={label: by_label[label] for label in structures},
         mean={
             metric.name: described(case_column(results, names, leaves, metric), metric)
             for metric in directed
         },
         known_wrong=described(case_column(results, names, leaves, KNOWN_WRONG), KNOWN_WRONG),
     )
+
+
+def _number_of_cases(cases: Sequence[Case], label: str) -> int:
+    """Return in how many cases reference or prediction has a label."""
+    return sum(label in case.leaves and case.leaves[label].outcome in PRESENT for case in cases)
 
 
 def _undirected(scores: Sequence[Score], metric: str) -> Description:

@@ -48,6 +48,7 @@ from nnunet_labelset.evaluation.statistics import (
     EFFECT,
     FEW_CASES,
     WILCOXON_TEST,
+    Description,
     Difference,
     holm,
     mean_ranks,
@@ -86,12 +87,16 @@ def comparison(
     by_method: Cases = {method: result.by_case for method, result in results.items()}
     cells: list[Cell] = []
     tests: list[PairedTest] = []
-    for name in (*metrics, KNOWN_WRONG.name):
-        columns = _columns(by_method, cases, leaves, structures, name)
-        metric_tests = _tests(columns, name, options, first.subjects)
+    columns = {
+        name: _columns(by_method, cases, leaves, structures, name)
+        for name in (*metrics, KNOWN_WRONG.name)
+    }
+    measured = _measured(columns, options.baseline, first.subjects)
+    for name, metric_columns in columns.items():
+        metric_tests = _tests(metric_columns, name, options, measured)
         tests += metric_tests
-        for leaf, column in columns.items():
-            cells += _cells(column, leaf, name, metric_tests, first.subjects)
+        for leaf, column in metric_columns.items():
+            cells += _cells(column, leaf, name, metric_tests, measured)
     used: list[Case] = []
     for by_case in by_method.values():
         used += map(by_case.__getitem__, cases)
@@ -190,23 +195,54 @@ def _chosen_metrics(results: Mapping[str, Evaluation], wanted: Sequence[str] | N
     return list(dict.fromkeys(wanted))
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """What takes time: every method in short, and every pair of methods, by metric and structure
+    (None: the whole case).
+    """
+
+    described: dict[tuple[str, str | None, str], Description]  # metric, structure, method
+    differences: dict[tuple[str, str | None, str, str], Difference]  # and two methods
+
+
+def _measured(
+    columns: Mapping[str, Mapping[str | None, Column]], baseline: str, subjects: Mapping[str, str]
+) -> _Measured:
+    """Describe and compare the methods. Columns of as many cases follow each other: their bootstrap
+    intervals need the same samples.
+    """
+    measured = _Measured({}, {})
+    entries = [(name, leaf, columns[name][leaf]) for name in columns for leaf in columns[name]]
+    for name, leaf, column in sorted(entries, key=lambda entry: len(entry[2].cases)):
+        patients = column.subjects(subjects)
+        for method, values in column.values.items():
+            description = COMPARED[name].describe(values, True, patients)
+            measured.described[name, leaf, method] = description
+        for a, b in _pairs(column, baseline):
+            difference = wilcoxon_test(column.values[a], column.values[b], patients)
+            measured.differences[name, leaf, a, b] = difference
+    return measured
+
+
+def _pairs(column: Column, baseline: str) -> list[tuple[str, str]]:
+    """Return all pairs of methods; the baseline is the first of its pairs."""
+    pairs = combinations(column.values, 2)
+    return [(b, a) if b == baseline else (a, b) for a, b in pairs]
+
+
 def _tests(
     columns: Mapping[str | None, Column],
     metric: str,
     options: ComparisonOptions,
-    subjects: Mapping[str, str],
+    measured: _Measured,
 ) -> list[PairedTest]:
     """Test every pair of methods on every structure. Holm's families: the tests of the labels
     against the baseline, and the others.
     """
     tests = []
-    methods = list(next(iter(columns.values())).values)
-    for a, b in combinations(methods, 2):
-        if b == options.baseline:
-            a, b = b, a
-        for leaf, column in columns.items():
-            patients = column.subjects(subjects)
-            difference = wilcoxon_test(column.values[a], column.values[b], patients)
+    for a, b in _pairs(columns[None], options.baseline):
+        for leaf in columns:
+            difference = measured.differences[metric, leaf, a, b]
             tests.append(
                 PairedTest(
                     **vars(difference),
@@ -262,13 +298,9 @@ def _cells(
     leaf: str | None,
     metric: str,
     tests: Sequence[PairedTest],
-    subjects: Mapping[str, str],
+    measured: _Measured,
 ) -> list[Cell]:
-    patients = column.subjects(subjects)
-    described = {
-        method: COMPARED[metric].describe(values, True, patients)
-        for method, values in column.values.items()
-    }
+    described = {method: measured.described[metric, leaf, method] for method in column.values}
     best = COMPARED[metric].best(description.mean for description in described.values())
     marks = {
         test.b: "better" if test.better == test.b else "worse"
