@@ -379,17 +379,18 @@ def _short_table(table: _Table) -> str:
 
 
 def _long_table(table: _Table) -> str:
+    """Return a table over several pages; its notes stand on the first one only."""
     columns = "l" * table.names + "c" * (len(table.head) - table.names)
+    heading = [r"\toprule", _latex_row(table.head), r"\midrule"]
     head = [
         *([r"\addtocounter{table}{-1}"] if table.notes == CONTINUED else []),
         r"{\scriptsize\setlength{\tabcolsep}{3pt}",
         rf"\begin{{longtable}}{{{columns}}}",
-    ]
-    head += [
         rf"\caption{{{_caption(table)}}}\\",
-        r"\toprule",
-        _latex_row(table.head),
-        r"\midrule",
+        *heading,
+        r"\endfirsthead",
+        rf"\caption[]{{{CONTINUED[0]}}}\\",
+        *heading,
         r"\endhead",
     ]
     return "\n".join([*head, *map(_latex_row, table.rows), r"\bottomrule", r"\end{longtable}}"])

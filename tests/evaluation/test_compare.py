@@ -390,7 +390,7 @@ def test_wide_latex_tables_of_groups_are_not_shrunk():
     check_rows(text)
     assert all(name in groups for name in names)
     assert groups.count("protocol: basic") > 1  # on every page
-    assert text.count("(continued)") == text.count(r"\addtocounter{table}{-1}") > 0
+    assert text.count(r"\caption{(continued)}") == text.count(r"\addtocounter{table}{-1}") > 0
 
 
 def test_other_scripts_are_told():
