@@ -427,17 +427,22 @@ def refuse_unknown(
 
 def listed_leaves(text: str, leaf_names: Sequence[str], where: str) -> LabelSet:
     """Return the labels of a list: `all`, or names between `;` or, where no label has them in its
-    name, between `,`, `|`, `+` or `/`. Capitals do not matter.
+    name, between `,` or `|`. Capitals do not matter.
+
+    `kidney+tumour` and `kidney/tumour` are refused: they may mean labels that were drawn as one.
     """
     in_names = set("".join(leaf_names))
-    separators = ";" + "".join(each for each in ",|+/" if each not in in_names)
+    separators = ";" + "".join(each for each in ",|" if each not in in_names)
     known = [*leaf_names, ALL]
     names = set()
     for name in filter(None, map(str.strip, re.split(f"[{re.escape(separators)}]", text))):
         label = find_column(known, [name])
         if label is None:
             hint = did_you_mean(name, known)
-            raise LabelSetError(f"{where}: unknown label '{name}'{hint}; separate labels by ';'")
+            raise LabelSetError(
+                f"{where}: unknown label '{name}'{hint}; separate labels by ';' (drawn as one: "
+                f"see docs/how-to/merged_labels.md)"
+            )
         names.add(label)
     return frozenset(
         number for number, leaf in enumerate(leaf_names) if ALL in names or leaf in names

@@ -298,6 +298,8 @@ BAD_TABLES = {
     ("2 training", "b_1, b_2"): "case,annotated\na_1,all\na_2,all\na_3,all\n",
     ("'a_9'",): BY_ROW + "a_9,all\n",
     ("'splen'", "'spleen'"): "case,annotated\na_1,splen\n",
+    ("'liver+spleen'", "merged_labels.md"): "case,annotated\na_1,liver+spleen\n",
+    ("'liver/spleen'", "merged_labels.md"): "case,annotated\na_1,liver/spleen\n",
     ("line 2", "'liver'", "'maybe'"): "case,liver,spleen,tumour\na_1,maybe,1,1\n",
     ("line 3", "'12'"): "case,liver,spleen,tumour\na_1,1,1,1\nTotal,12,7,3\n",
     ("liver", "'livr'"): "case,livr,spleen,tumour\na_1,1,1,1\n",
@@ -850,7 +852,7 @@ TABLES = {
     "A_2.nii.gz,+,+,+\nC:\\my scans\\a_3.nii.gz,+,+,+\nb_1_0000.nii.gz,+,-,+\nB_2,+,-,+\n",
     "crosses and dashes": "case,liver,spleen,tumour\na_1,x,x,x\na_2,x,x,x\na_3,x,x,x\n"
     "b_1,x,?,x\nb_2,x,n/a,x\n",
-    "lists": "Case,Annotated\na_1,ALL\na_2,All\na_3,Liver + Spleen + Tumour\nb_1,LIVER/Tumour\n"
+    "lists": "Case,Annotated\na_1,ALL\na_2,All\na_3,Liver; Spleen; Tumour\nb_1,LIVER;Tumour\n"
     "b_2,Tumour | liver\n",
 }
 
