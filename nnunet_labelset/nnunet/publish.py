@@ -17,7 +17,13 @@ from typing import Any
 
 from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import check_name, flush_files, read_json, write_json
+from nnunet_labelset.io.files import (
+    check_name,
+    flush_files,
+    read_json,
+    remove_temporaries,
+    write_json,
+)
 from nnunet_labelset.io.lock import locked
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.names import (
@@ -104,6 +110,7 @@ def staged(target: Target, inputs: Iterable[Path]) -> Iterator[Path]:
             settle(target.old, target.place)
             _check(target, inputs)
             target.staging.mkdir(parents=True, exist_ok=True)
+            remove_temporaries(target.staging)  # of a run that was killed
             (target.staging / INCOMPLETE).touch()
             (target.staging / DATASET).unlink(missing_ok=True)
             try:
@@ -238,6 +245,7 @@ def withdraw_preprocessed(folder: Path) -> None:
     copy = Path(preprocessed, folder.name, DATASET)
     if not copy.is_file():
         return
+    remove_temporaries(copy.parent)
     content = read_json(copy)
     if content.pop(BLOCK, None) is not None:
         write_json(copy, content)

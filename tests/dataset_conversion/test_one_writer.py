@@ -212,6 +212,21 @@ def test_overwrite_through_a_link_keeps_the_link_and_foreign_files(tmp_path, cap
     assert len(os.listdir(store / "labelsTr")) == 4
 
 
+def test_what_a_killed_run_has_not_named_is_not_published(tmp_path, monkeypatch, source):
+    """A table that was being written has a hidden name; the next run continues without it."""
+
+    def killed(*_: object) -> None:
+        (raw / ".Dataset027_Fetal.incomplete" / ".0123456789abcdef.csv").write_text("half")
+        raise KeyboardInterrupt
+
+    raw = tmp_path / "raw"
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "provenance_text", killed)
+        assert convert(raw, source) != 0
+    assert convert(raw, source) == 0
+    assert not [path for path in (raw / "Dataset027_Fetal").iterdir() if path.name.startswith(".")]
+
+
 def test_undo_does_not_reach_behind_a_replacement(tmp_path, capsys, source):
     """What annotate has kept belongs to the data set that was replaced."""
     dataset = tmp_path / "raw" / "Dataset027_Fetal"
