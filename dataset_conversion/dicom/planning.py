@@ -50,6 +50,11 @@ def plan_cases(
 ) -> dict[str, PlannedCase]:
     """Return the cases below a folder. `structures` are regular expressions of ROI names."""
     index = read_index(folder)
+    descriptions = [series.names["SeriesDescription"] for series in index.series.values()]
+    _check_matches("series", rules.series, descriptions, folder)
+    _check_matches(
+        "structure_set", rules.structure_set, [found.label for found in index.drawings], folder
+    )
     patterns = [re.compile(text) for text in structures]
     drawings = _drawings_by_series(index, rules)
     drawn = {found.names["PatientID"] for group in drawings.values() for found in group}
@@ -76,6 +81,13 @@ def plan_cases(
     for name, problem in _left_over(index, chosen, lost, rules):
         cases.setdefault(name, PlannedCase()).problems.append(problem)
     return dict(sorted(cases.items()))
+
+
+def _check_matches(key: str, pattern: re.Pattern, texts: Sequence[str], folder: Path) -> None:
+    """Fail if an expression leaves out everything that there is."""
+    if texts and not any(map(pattern.search, texts)):
+        found = some(dict.fromkeys(repr(text) for text in texts))
+        raise LabelSetError(f"{folder}: {key} = '{pattern.pattern}' matches none of {found}")
 
 
 def _unnamed(series: Series, planned: PlannedCase, template: str) -> str:

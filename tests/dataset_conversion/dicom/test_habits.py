@@ -191,3 +191,15 @@ def test_the_volume_of_every_roi_is_in_the_table_of_notes(tmp_path: Path) -> Non
     (row,) = (row for row in rows if "Cord" in row)
     voxels = int((label_sets_of(dataset(tmp_path), "p1") == {"cord"}).sum())
     assert f"{voxels * np.prod(scan.spacing) / 1000:.4g} ml" in row
+
+
+@pytest.mark.parametrize("key", ["series", "structure_set"])
+def test_an_expression_that_leaves_out_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture, key: str
+) -> None:
+    write_patient(tmp_path / "dicom", Scan())
+    assert run(tmp_path, keys=f'{key} = "thorax"') == 1
+    error = capsys.readouterr().err
+    assert "thorax" in error
+    assert key in error
+    assert ("'plan'" in error) == (key == "structure_set")
