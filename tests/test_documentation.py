@@ -81,6 +81,16 @@ def test_commands_of_nnunet_exist_with_their_flags(page: Path) -> None:
             assert re.search(rf"""['"]{flag}['"]""", source), f"{page.name}: {name} has no {flag}"
 
 
+def test_options_of_snakemake_exist() -> None:
+    cli = pytest.importorskip("snakemake.cli")  # an extra
+    known = set(cli.get_argument_parser()._option_string_actions)
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    typed = re.findall(r"snakemake( -[^`#\n&;]*)", text)
+    options = {word for words in typed for word in words.split() if word.startswith("-")}
+    assert options
+    assert options <= known
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/trainers.md", "docs/how-to/only_the_loss.md"])
 def test_python_runs(page: str) -> None:
     blocks = python_blocks(ROOT / page)
