@@ -13,9 +13,14 @@ import pytest
 
 from nnunet_labelset.cli import main
 from nnunet_labelset.contract import Contract
-from nnunet_labelset.contract.annotated_table import AnnotatedTable, with_names_of_cases
+from nnunet_labelset.contract.annotated_table import (
+    AnnotatedTable,
+    contract_with_list,
+    with_names_of_cases,
+)
 from nnunet_labelset.datasets.annotate import history
 from nnunet_labelset.datasets.verify.check import verify
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import read_json, write_json
 from nnunet_labelset.io.volume import read_voxels
 from tests.helpers.conversion import slabs, write_nnunet
@@ -782,6 +787,17 @@ def test_slices_and_scribbles_in_a_table(folder, tmp_path, capsys):
         table.write_text("\n".join(["case,annotated,slices", f"b_1,all,{wrong}"]))
         message = error(capsys, "--annotated", str(table))
         assert f"table.csv, line 2: column 'slices': {wrong}" in message
+
+
+def test_evaluation_knows_nothing_of_slices_in_a_table(folder, tmp_path):
+    """It would take the slices in which nothing was drawn for background."""
+    table = tmp_path / "table.csv"
+    content = read_json(folder / "dataset.json")
+    table.write_text("case,annotated,slices\na_1,all,\n")
+    assert "spleen" in contract_with_list(content, table).annotated("a_1")
+    table.write_text("case,annotated,slices\na_1,all,2-5\n")
+    with pytest.raises(LabelSetError, match="slices"):
+        contract_with_list(content, table)
 
 
 def test_labels_outside_of_the_slices_are_an_error(folder, tmp_path, capsys):
