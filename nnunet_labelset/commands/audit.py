@@ -6,21 +6,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnunet_labelset.audit.audit import Audit, audit_dataset
 from nnunet_labelset.audit.build import audit_page, audit_rows
-from nnunet_labelset.audit.findings import FEW, Finding, Reason, blind_labels, find, findings_table
-from nnunet_labelset.audit.predictions import find_predictions, gather_all, said_about
+from nnunet_labelset.audit.findings import Finding, Reason, findings_table
 from nnunet_labelset.commands.options import add_dataset, add_model, add_processes
-from nnunet_labelset.contract import Contract
-from nnunet_labelset.dataset_conversion.completions import check_labels
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import read_json, write_text
-from nnunet_labelset.io.text import aligned, some
+from nnunet_labelset.io.files import write_text
+from nnunet_labelset.io.text import aligned
 from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.model_file import output_names
-from nnunet_labelset.nnunet.models import find_model, read_splits
-from nnunet_labelset.nnunet.names import DATASET
-from nnunet_labelset.nnunet.raw import read_dataset
-from nnunet_labelset.nnunet.recommendation import paired_labels
+from nnunet_labelset.nnunet.models import find_model
 
 EPILOG = """Train every fold with --npz first. audit changes nothing: the page saves a table of your
 decisions for 'nnunet_labelset annotate --annotated FILE --add'."""
@@ -46,50 +40,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     folder = find_dataset(args.d)
-    name = folder.resolve().name
-    target = args.o or Path(f"{name}_audit")
+    dataset = folder.resolve().name
+    target = args.o or Path(f"{dataset}_audit")
     table = target / "audit.csv"
     if table.exists() and not args.overwrite:
         raise LabelSetError(f"{table} exists: choose another -o, or add --overwrite")
-    dataset_json, contract = read_dataset(folder)
-    model = find_model(name, args.tr, args.p, args.c)
-    has_probabilities = _tells_labels(model, contract, name)
-    predictions = find_predictions(
-        folder, dataset_json, contract, model, read_splits(name), has_probabilities
-    )
-    evidence = gather_all(predictions.cases, model, args.np)
-    names = contract.leaf_names
-    sides = paired_labels(names, dataset_json)
-    pairs = [(names.index(left), names.index(right)) for left, right in sides]
-    findings = find(evidence, pairs)
-    _print(findings, names, len(predictions.cases))
-    blind = [f"'{names[label]}'" for label in blind_labels(evidence)]
-    if blind:
-        print(
-            f"WARNING: an empty list says nothing about {some(blind, 20)}: fewer than {FEW} cases "
-            "annotate it, or the model does not know it well enough to contradict a drawing"
-        )
-    for note in said_about(predictions):
-        print(f"note: {note}")
+    audit = audit_dataset(folder, find_model(dataset, args.tr, args.p, args.c), args.np)
+    _print(audit.findings, audit.label_names, len(audit.predictions.cases))
+    for remark in audit.remarks:
+        print(remark)
     if not args.no_page:
-        rows = audit_rows(predictions.cases, names, args.np)
-        write_text(target / "audit.html", audit_page(name, args.d, names, rows, findings))
-        print(f"wrote {target / 'audit.html'}: look, decide, save the table")
-    write_text(table, findings_table(findings, names))  # last: it marks a finished audit
+        write_page(audit, dataset, args, target / "audit.html")
+    write_text(table, findings_table(audit.findings, audit.label_names))  # marks a finished audit
     print(f"wrote {table}")
 
 
-def _tells_labels(model: Path, contract: Contract, dataset: str) -> bool:
-    """Tell whether the probabilities of a model are those of the labels of the data set.
-
-    Where they are those of regions, or of one sigmoid per label, they are not read.
-    """
-    outputs = output_names(read_json(model / DATASET))
-    is_sigmoid = set(outputs) == set(contract.leaf_names[1:])
-    if contract.regions is not None or is_sigmoid:
-        return False
-    check_labels(model, contract, dataset)
-    return True
+def write_page(audit: Audit, dataset: str, args: argparse.Namespace, page: Path) -> None:
+    names = audit.label_names
+    rows = audit_rows(audit.predictions.cases, names, args.np)
+    write_text(page, audit_page(dataset, args.d, names, rows, audit.findings))
+    print(f"wrote {page}: look, decide, save the table")
 
 
 def _print(findings: Sequence[Finding], label_names: Sequence[str], cases: int) -> None:
