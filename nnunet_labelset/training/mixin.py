@@ -7,6 +7,7 @@ annotate, and scores what is known. Each duty has an object or a module of its o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -33,6 +34,7 @@ class LabelSetMixin(Trainer):
     """Put it before an nnU-Net trainer: `class T(LabelSetMixin, nnUNetTrainer)`."""
 
     loss_class: ClassVar[type[LabelSetLoss]]
+    loss_options: ClassVar[Mapping[str, Any]] = {}  # of its constructor, such as {"alpha": 1}
     sampling: ClassVar[str] = BY_LEAF  # the default of `nnunet_labelset_sampling`
     takes_set_indices: ClassVar[bool] = False  # a train_step behind the mixin knows what it gets
     has_teacher: ClassVar[bool] = False
@@ -135,6 +137,7 @@ class LabelSetMixin(Trainer):
             batch_dice=self.configuration_manager.batch_dice,
             ddp=self.is_ddp,
             ignore_full_set=True,  # as nnU-Net does with its ignore label
+            **self.loss_options,
         )
         label_loss.checks_target = False  # `encode_batch` has done so
         loss = self.outputs.loss(label_loss, self.label_manager.has_ignore_label)
