@@ -359,7 +359,7 @@ def _read_annotated(
     """
     if "annotated" in entry:
         return leaf_set(entry["annotated"], leaves, f"{where}: annotated")
-    partial_sets = (labels for labels in labels.values() if len(labels) < len(leaves))
+    partial_sets = (meaning for meaning in labels.values() if len(meaning) < len(leaves))
     return frozenset[int]().union(*partial_sets) - varies
 
 

@@ -126,11 +126,12 @@ def run(args: argparse.Namespace) -> None:
     target = Target(folder, args.overwrite, args.add)
     before = read_present(target)
     others = {*manifest.sources, *preset_files()}
-    jobs = plan(sources, rows, options, others, before.parts if before is not None else ())
+    planned = plan(sources, rows, options, others, before.parts if before is not None else ())
     if args.dry_run:
-        look(jobs, before, args)
+        print_survey(planned, before, args)
     else:
-        print(closing_words(write_dataset(target, jobs, args.np, args.skip_bad_cases), folder))
+        written = write_dataset(target, planned, args.np, args.skip_bad_cases)
+        print(closing_words(written, folder))
 
 
 def _read_rows(path: Path | None, manifest: Manifest) -> Mapping[tuple[str, str], CaseRow]:
@@ -143,15 +144,15 @@ def _read_rows(path: Path | None, manifest: Manifest) -> Mapping[tuple[str, str]
     return listed.rows
 
 
-def look(jobs: Plan, before: ConvertedDataset | None, args: argparse.Namespace) -> None:
+def print_survey(planned: Plan, before: ConvertedDataset | None, args: argparse.Namespace) -> None:
     """Print what a conversion would find; fail where it would fail without reading a volume."""
     if before is not None:
-        jobs = new_cases(before, jobs, args.np)
-    print(survey(jobs))
-    problematic = {case for case, _ in jobs.problems}
-    good_jobs = [job for job in jobs.jobs if job.case not in problematic]
+        planned = new_cases(before, planned, args.np)
+    print(survey(planned))
+    problematic = {case for case, _ in planned.problems}
+    good_jobs = [job for job in planned.jobs if job.case not in problematic]
     has_cases = before is not None
-    if failure := failure_text(jobs.problems, good_jobs, args.skip_bad_cases, has_cases):
+    if failure := failure_text(planned.problems, good_jobs, args.skip_bad_cases, has_cases):
         raise LabelSetError(failure)
 
 

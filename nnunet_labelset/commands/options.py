@@ -111,7 +111,7 @@ def check_table(args: argparse.Namespace) -> None:
 
 
 def add_statistics(parser: argparse.ArgumentParser) -> None:
-    """How result sets are compared."""
+    """Add the options that say how result sets are compared."""
     parser.add_argument(
         "--baseline", metavar="NAME", help="compare against this method (default: the first)"
     )

@@ -27,9 +27,17 @@ from nnunet_labelset.contract.region_rules import (
     unused_leaves,
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean, near_miss
+from nnunet_labelset.io.text import some
 
 MOST_HINTS = 20  # a search for similar names among thousands takes a while
 ANYTHING = "anything"
+
+
+def without_protocol(case: str, hint: str = "") -> LabelSetError:
+    """Return the error for a case that the contract does not list."""
+    return LabelSetError(
+        f"case '{case}' has no protocol: add it to {BLOCK}.cases in dataset.json{hint}"
+    )
 
 
 @dataclass(frozen=True)
@@ -73,9 +81,7 @@ class Contract:
             return self.cases[case]
         except KeyError:
             hint = near_miss(case, self.cases) if len(self.cases) < 1000 else ""
-            raise LabelSetError(
-                f"case '{case}' has no protocol: add it to {BLOCK}.cases in dataset.json{hint}"
-            ) from None
+            raise without_protocol(case, hint) from None
 
     def protocol(self, case: str) -> Protocol:
         """Return the protocol of a case."""
@@ -103,16 +109,17 @@ class Contract:
                 counts[region] += number if region not in self.leaf_names else 0
         return counts
 
-    def require_cases(self, cases: Iterable[str]) -> None:
-        """Fail with one message that names the cases without protocol."""
+    def require_cases(self, cases: Iterable[str], remedy: str = "") -> None:
+        """Fail with one message that names the cases without protocol.
+
+        remedy: what else helps, as the end of the message.
+        """
         missing = sorted(set(cases) - set(self.cases))
         if missing:
-            shown = ", ".join(f"'{case}'" for case in missing[:5]) + (
-                ", ..." if len(missing) > 5 else ""
-            )
+            names = some(f"'{case}'" for case in missing)
             raise LabelSetError(
-                f"{len(missing)} case(s) without a protocol: {shown}: add them to {BLOCK}.cases in "
-                "dataset.json"
+                f"{len(missing)} case(s) without a protocol: {names}: add them to {BLOCK}.cases in "
+                f"dataset.json{remedy}"
             )
 
     @classmethod

@@ -316,8 +316,11 @@ def screen_tables(compared: Comparison, width: int) -> str:
         if len(text.partition("\n")[0]) > width:
             text = _screen_text(table.turned(SCREEN) if table.has_labels else table, width)
         shown = [line for line in table.notes if line != BEST_NOTE]  # no bold on a screen
-        notes = "\n".join(f"- {line}" for line in shown) if not number else shown[0]
-        parts.append(f"{text}\n\n{notes}" if not number else f"{notes}\n\n{text}")
+        if number:
+            parts.append(f"{shown[0]}\n\n{text}")
+        else:
+            remarks = "\n".join(f"- {line}" for line in shown)
+            parts.append(f"{text}\n\n{remarks}")
     return "\n\n".join(parts) + "\n"
 
 

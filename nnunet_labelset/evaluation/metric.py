@@ -1,5 +1,6 @@
-"""The metrics: one row each. `evaluate`, `compare`, tables, plots and CSV files read what they are
-from here.
+"""The registry of metrics: a row for each one in `_ROWS`; `SHOWN` are those in tables by default.
+
+Verbs, tables, plots and CSV files take names, units and digits from the rows.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from nnunet_labelset.contract import BLOCK, Contract
+from nnunet_labelset.contract import Contract
 from nnunet_labelset.contract.protocol import Protocol, membership_matrix
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.evaluation.counts import hard_confusion, label_set_counts
@@ -83,12 +83,9 @@ def find_pairs(
         )
     if not chill:
         _check_partners(folder_pred, missing, extra)
-    if unlisted := [case for case in cases if case not in contract.cases]:
-        raise LabelSetError(
-            f"{len(unlisted)} case(s) without a protocol: {some(unlisted)}: add them to "
-            f"{BLOCK}.cases in dataset.json, or give --annotated FILE.csv with the columns case "
-            "and annotated"
-        )
+    contract.require_cases(
+        cases, ", or give --annotated FILE.csv with the columns case and annotated"
+    )
     structures = {name: structures_of(contract, name, options) for name in contract.protocols}
     pairs = tuple(
         Pair(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from nnunet_labelset.contract import Contract, LabelSet, Protocol
+from nnunet_labelset.contract.model import without_protocol
 from nnunet_labelset.contract.protocol import membership_matrix
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.text import some
@@ -300,9 +301,7 @@ class LabelSets:
     def _row(self, case: str) -> int:
         assert self._cases is not None
         if case not in self._cases:
-            raise LabelSetError(
-                f"case '{case}' has no protocol: add it to label_sets.cases in dataset.json"
-            )
+            raise without_protocol(case)
         return self._rows[self._cases[case]]
 
     def _table(self, device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -132,13 +132,13 @@ class LabelSetMixin(Trainer):
         """Return our loss with nnU-Net's deep supervision weights."""
         checks.check_loss(type(self), LabelSetMixin, self.print_to_log_file)
         nnunet_loss = super()._build_loss()
-        label_loss = self.loss_class(
-            self.label_sets,
-            batch_dice=self.configuration_manager.batch_dice,
-            ddp=self.is_ddp,
-            ignore_full_set=True,  # as nnU-Net does with its ignore label
+        options = {
+            "batch_dice": self.configuration_manager.batch_dice,
+            "ddp": self.is_ddp,
+            "ignore_full_set": True,  # as nnU-Net does with its ignore label
             **self.loss_options,
-        )
+        }
+        label_loss = self.loss_class(self.label_sets, **options)
         label_loss.checks_target = False  # `encode_batch` has done so
         loss = self.outputs.loss(label_loss, self.label_manager.has_ignore_label)
         return outputs.supervised_like(nnunet_loss, loss)

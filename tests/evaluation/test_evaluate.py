@@ -540,7 +540,7 @@ def test_annotated_from_a_table(tmp_path, capsys):
         {"a": row(3, 1, 0, 2), "b": row(2, 1, 1, 0)},
         {},
     )
-    assert ": a, b" in error_of(capsys, arguments)
+    assert ": 'a', 'b'" in error_of(capsys, arguments)
     table = tmp_path / "annotated.csv"
     table.write_text("case,annotated\na,all\nb,white_matter\n")
     metrics = evaluate(arguments, "--annotated", table)

@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -336,6 +336,17 @@ def test_a_trainer_without_loss(in_process: tiny.NNUNet) -> None:
 
     with refusal(SystemExit, "Nothing", "loss_class"):
         make(in_process, Nothing, fold="all").initialize()
+
+
+def test_a_trainer_chooses_options_of_its_loss(in_process: tiny.NNUNet) -> None:
+    class Linear(LabelSetMixin, nnUNetTrainer):
+        loss_class = LeafDiceLoss
+        loss_options: ClassVar = {"alpha": 1, "batch_dice": True}
+
+    trainer = make(in_process, Linear, fold="all")
+    trainer.initialize()
+    assert (trainer.inner_loss.alpha, trainer.inner_loss.batch_dice) == (1, True)
+    assert trainer.inner_loss.ignore_full_set
 
 
 def test_batches_that_do_not_name_their_cases(in_process: tiny.NNUNet) -> None:
