@@ -233,7 +233,7 @@ def _declare(args: argparse.Namespace, data: LabelledDataset) -> None:
     declarations, jobs = apply_masks(data, declarations, values, args.mask, args.field_of_view)
     contract = declared_contract(data, declarations)
     if not args.replace:
-        refuse_loss(data, contract)
+        refuse_loss(data, contract, declarations, values)
     record = {
         "command": args.typed,
         "reasons": {case: declaration.reason for case, declaration in declarations.items()},

@@ -183,7 +183,7 @@ def _merged_without_voxels(evidence: Evidence) -> Iterator[str]:
     for group, cases in evidence.groups.items():
         sets = evidence.contract.protocols[group].sets[: evidence.contract.num_leaves]
         for leaves in dict.fromkeys(leaves for leaves in sets if len(leaves) > 1):
-            values = {value for value, labels in enumerate(sets) if labels == leaves}
+            values = {value for value, labels in enumerate(sets) if labels & leaves}
             is_shown = any(values & set(evidence.values[case]) for case in cases)
             if 0 not in leaves and not is_shown:
                 yield (

@@ -153,6 +153,17 @@ class TestASecondCall:
         assert "--add" in message
         assert contract_of(folder) == contract
 
+    def test_does_not_make_a_gap_absent(self, folder, capsys):
+        """Unlabelled voxels might be spleen; after it they were certainly not."""
+        assert annotate("--missing", "spleen", "--in", "b_1") == 0
+        contract = contract_of(folder)
+        words = ["--merged", "spleen", "tumour", "--in", "b_1"]
+        message = error(capsys, *words)
+        assert "b_1" in message
+        assert "spleen" in message.splitlines()[-1]
+        assert contract_of(folder) == contract
+        assert annotate(*words, "--replace") == 0
+
     def test_adds(self, folder, capsys):
         assert annotate("--missing", "spleen", "--in", "b_*") == 0
         assert annotate("--missing", "tumour", "--in", "a_3", "b_1", "--add") == 0
@@ -735,6 +746,13 @@ def test_a_merged_structure_that_a_whole_group_lacks_is_told(folder, capsys):
     assert len(notes) == 1
     assert "b_1" in notes[0]
     assert any("'spleen' + 'tumour'" in line for line in verify(folder)[1])
+
+
+def test_a_merged_structure_that_overlaps_a_drawn_one_is_not_said_to_lack(folder, capsys):
+    """Voxels of liver may be tumour, so that nothing says that there is no spleen + tumour."""
+    merged = ["--merged", "liver", "tumour", "--in", "b_1"]
+    assert annotate(*merged, "--merged", "tumour", "spleen", "--in", "b_1") == 0
+    assert "the network learns" not in capsys.readouterr().out
 
 
 def test_a_label_that_a_whole_group_lacks_is_told(folder, capsys):

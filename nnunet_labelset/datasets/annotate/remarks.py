@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from nnunet_labelset.contract import Contract
+from nnunet_labelset.contract import Contract, LabelSet, Protocol
 from nnunet_labelset.datasets.annotate.declaration import Declarations
 from nnunet_labelset.datasets.annotate.labelled import LabelledDataset, Values
 from nnunet_labelset.datasets.slips import file_checksums, find_slips
@@ -99,24 +99,43 @@ def changes(data: LabelledDataset, contract: Contract) -> list[str]:
     ]
 
 
-def refuse_loss(data: LabelledDataset, contract: Contract) -> None:
-    """Fail if labels that were declared as gaps would count as annotated."""
+def refuse_loss(
+    data: LabelledDataset, contract: Contract, declarations: Declarations, values: Values
+) -> None:
+    """Fail if labels that were declared as gaps would count as annotated, or as absent."""
     if data.declared is None:
         return
     lines = []
     for case, name in data.declared.cases.items():
         if case not in contract.cases:
             continue
-        gained = contract.protocol(case).annotated - data.declared.protocol(case).annotated - {0}
-        if gained:
-            labels = some(data.labels.leaf_names[leaf] for leaf in sorted(gained))
+        before, after = data.declared.protocol(case), contract.protocol(case)
+        is_masked = case in declarations and declarations[case].masked
+        lost = after.annotated - before.annotated
+        lost |= _excluded_labels(before, after, values[case], is_masked)
+        if lost - {0}:
+            labels = some(data.labels.leaf_names[leaf] for leaf in sorted(lost - {0}))
             lines.append(f"{case} ('{name}'): {labels}")
     if lines:
         raise LabelSetError(
             listed(
                 f"nothing was written: {len(lines)} case(s) would lose their declaration; these "
-                f"labels would count as annotated. --add declares more and keeps the rest, "
-                f"--replace replaces it:",
+                f"labels would count as annotated, or as absent where they may be now. --add "
+                f"declares more and keeps the rest, --replace replaces it:",
                 lines,
             )
         )
+
+
+def _excluded_labels(
+    before: Protocol, after: Protocol, values: Iterable[int], is_masked: bool
+) -> LabelSet:
+    """Return the labels that some voxel of a case may be before, but not after.
+
+    A mask turns the unlabelled voxels inside into `ignore`.
+    """
+    excluded: LabelSet = frozenset()
+    for value in values:
+        new_value = -1 if is_masked and value == 0 else value
+        excluded |= before.sets[value] - after.sets[new_value]
+    return excluded
