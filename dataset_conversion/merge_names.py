@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
@@ -155,14 +156,23 @@ def _united_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> It
     united = [f"{leaf} ({', '.join(names)})" for leaf, names in holders.items() if len(names) > 1]
     if united:
         yield f"united because their names are equal; the same structure? {some(united, 10)}"
-    names = [name for dataset in datasets for name in dataset.common_names]
-    is_shared = any(names.count(leaf) > 1 for leaf in leaves[1:])
-    if not is_shared and len(datasets) > 1:
+    for dataset in _without_common_label(datasets, leaves):
+        other = datasets[-1] if dataset is datasets[0] else datasets[0]
         yield (
-            "the data sets share no label by name: if two names mean one structure, unite them "
-            f"with --label '{datasets[-1].given}:{datasets[-1].contract.leaf_names[1]}="
-            f"{datasets[0].contract.leaf_names[1]}'"
+            f"{dataset.folder.name} shares no label by name with the others: if two names mean one "
+            f"structure, unite them with --label '{dataset.given}:{dataset.contract.leaf_names[1]}="
+            f"{other.contract.leaf_names[1]}'"
         )
+
+
+def _without_common_label(
+    datasets: Sequence[InputDataset], leaves: Sequence[str]
+) -> list[InputDataset]:
+    """Return the data sets without a label that another one has; of two only the last one."""
+    names = Counter(name for dataset in datasets for name in set(dataset.common_names))
+    common = {leaf for leaf in leaves[1:] if names[leaf] > 1}
+    alone = [dataset for dataset in datasets if common.isdisjoint(dataset.common_names)]
+    return alone if len(alone) < len(datasets) else alone[1:]
 
 
 def _holders(datasets: Sequence[InputDataset], leaf: str) -> list[str]:
@@ -177,6 +187,7 @@ def _similar_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> I
         leaf: [dataset.given for dataset in datasets if leaf in dataset.common_names]
         for leaf in leaves
     }
+    parts_of = defaultdict(list)
     for a, b in combinations(leaves[1:], 2):
         if not set(holders[a]).isdisjoint(holders[b]):
             continue
@@ -188,20 +199,28 @@ def _similar_names(datasets: Sequence[InputDataset], leaves: Sequence[str]) -> I
                 f"({second}); to unite them: --label '{second}:{b}={a}'"
             )
         elif whole:
-            part = b if whole == a else a
-            dataset = holders[whole][0]
-            yield (
-                f"'{whole}' ({dataset}) and '{part}' ({holders[part][0]}) are different labels: if "
-                f"'{whole}' includes '{part}', say so: --label '{dataset}:{whole}={whole}+{part}'"
-            )
+            parts_of[whole].append(b if whole == a else a)
+    for whole, parts in parts_of.items():
+        dataset = holders[whole][0]
+        others = ", ".join(f"'{part}' ({holders[part][0]})" for part in parts)
+        union = "+".join([whole, *parts])
+        yield (
+            f"'{whole}' ({dataset}) is a label of its own beside {others}: if '{whole}' includes "
+            f"them, say so: --label '{dataset}:{whole}={union}'"
+        )
 
 
 def _containing(a: str, b: str) -> str:
     """Return the name all words of which the other one has too, as `kidney` and `left_kidney`."""
-    words = {name: set(re.split(r"[\W_]+", name.casefold())) for name in (a, b)}
+    words = {name: set(_words(name)) for name in (a, b)}
     if words[a] < words[b]:
         return a
     return b if words[b] < words[a] else ""
+
+
+def _words(name: str) -> list[str]:
+    """Return the words of a name, without the s of a plural (`kidneys`)."""
+    return [word.removesuffix("s") for word in re.split(r"[\W_]+", name.casefold())]
 
 
 def _nearly_equal(a: str, b: str) -> bool:

@@ -256,11 +256,24 @@ def test_labels_that_share_no_name_are_told_with_the_option_to_type(raw, capsys)
     write_nnunet(raw, "Dataset041_Sides", sides, {"s": slabs(1, 2)})
     assert merge("40", "41") == 0
     out = capsys.readouterr().out
-    assert "--label '40:kidney=kidney+left_kidney'" in out
-    assert "share no label" in out
+    assert "--label '40:kidney=kidney+left_kidney+right_kidney'" in out
+    assert out.count("'40:kidney=") == 1  # two options for one label are refused
+    assert "Dataset041_Sides shares no label" in out
     renames = ["--label", "41:left_kidney=kidney", "--label", "41:right_kidney=kidney"]
     assert merge("40", "41", "--overwrite", *renames) == 0
     assert contract_of(raw / "Dataset050_All").leaf_names == (BACKGROUND, "kidney")
+
+
+def test_one_of_three_data_sets_without_a_common_label_is_told(raw, capsys):
+    write_nnunet(raw, "Dataset040_Kidneys", {BACKGROUND: 0, "kidneys": 1}, {"k": slabs(1)})
+    sides = {BACKGROUND: 0, "left_kidney": 1, "liver": 2}
+    write_nnunet(raw, "Dataset041_Sides", sides, {"s": slabs(1, 2)})
+    assert merge("3", "40", "41") == 0  # 3 has a liver
+    out = capsys.readouterr().out
+    assert [line.split()[1] for line in out.splitlines() if "shares no label" in line] == [
+        "Dataset040_Kidneys"
+    ]
+    assert "--label '40:kidneys=kidneys+left_kidney'" in out
 
 
 @pytest.mark.parametrize("name", ["\ud800", "all", "a;b"])
@@ -308,4 +321,4 @@ def test_channels_that_differ_by_capitals_are_the_same(raw, capsys):
     channels = {"0": "ct"}
     write_nnunet(raw, "Dataset030_Koeln", labels, {"k": slabs(1)}, channel_names=channels)
     assert merge("3", "30", "--label", "30:Leber=liver") == 0
-    assert "share no label" not in capsys.readouterr().out  # --label unites them
+    assert "shares no label" not in capsys.readouterr().out  # --label unites them
