@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
         copies = _copies(folder, cases)
         subjects = joined_subjects(subjects_of(contract, cases, named), copies)
         splits = _new_splits(args, subjects)
-        networks = _replaced_networks(target) if args.overwrite else []
+        networks = _replaced_networks(target, splits) if args.overwrite else []
         state = _write(target, splits, args.overwrite)
     print(f"{state} {target}: {len(splits)} splits of {len(cases)} cases, {len(subjects)} subjects")
     _print_splits(splits, contract)
@@ -228,9 +228,15 @@ def _training_cases(dataset: str) -> tuple[Path, Contract, list[str]]:
     return folder, contract, cases
 
 
-def _replaced_networks(path: Path) -> list[str]:
-    """Return the networks that were trained with the splits in this file."""
-    return trained_networks(path.parent.name) if path.is_file() else []
+def _replaced_networks(path: Path, splits: list[Split]) -> list[str]:
+    """Return the networks that were trained with the splits in this file, if they are others."""
+    return trained_networks(path.parent.name) if path.is_file() and not _has(path, splits) else []
+
+
+def _has(path: Path, splits: list[Split]) -> bool:
+    with suppress(LabelSetError):  # what is not readable is not the same
+        return bool(read_json(path, list) == splits)
+    return False
 
 
 def _write(path: Path, splits: list[Split], overwrite: bool) -> str:
@@ -238,9 +244,8 @@ def _write(path: Path, splits: list[Split], overwrite: bool) -> str:
     `overwrite`.
     """
     if path.is_file() and not overwrite:
-        with suppress(LabelSetError):  # what is not readable is not the same
-            if read_json(path, list) == splits:
-                return "unchanged:"
+        if _has(path, splits):
+            return "unchanged:"
         raise LabelSetError(
             f"{path}: has other splits, on which networks may depend: --overwrite replaces them"
         )

@@ -19,8 +19,9 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json, write_json, write_text
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet import names
+from nnunet_labelset.nnunet.checkpoint_file import stored_state
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
-from nnunet_labelset.nnunet.models import reader_of
+from nnunet_labelset.nnunet.models import read_splits, reader_of
 from nnunet_labelset.nnunet.raw import file_ending, read_dataset
 from nnunet_labelset.nnunet.summary import label_set_summary
 
@@ -94,6 +95,8 @@ class Selection:
         from nnunetv2.evaluation.accumulate_cv_results import accumulate_cv_results
 
         folder = self.model_folder(model)
+        for fold in self.folds:
+            self._check_validated(folder / names.fold_name(fold), fold)
         merged = folder / names.crossvalidation_name(self.folds)
         with _one_line("train all folds, or name those that you have with -f"):
             accumulate_cv_results(
@@ -149,6 +152,35 @@ class Selection:
         return Path(
             get_output_folder(self.name, model["trainer"], model["plans"], model["configuration"])
         )
+
+    def _check_validated(self, folder: Path, fold: int) -> None:
+        """Refuse a fold whose predictions are not those of its validation cases: the splits have
+        changed since it was trained, and its network may have seen the cases.
+
+        Checkpoints of plain nnU-Net do not name their cases; only the splits tell.
+        """
+        validation = folder / names.VALIDATION
+        validated = case_files(validation, self.file_ending) if validation.is_dir() else {}
+        checkpoint = folder / names.FINAL_CHECKPOINT
+        stored = stored_state(checkpoint) if validated and checkpoint.is_file() else {}
+        if trained := sorted(set(stored.get("training_cases") or ()) & set(validated)):
+            raise LabelSetError(
+                f"{validation}: {some(trained)}: training case(s) of {checkpoint.name}: restore "
+                f"{names.SPLITS} and validate again ({names.TRAIN} with --val)"
+            )
+        splits = self._splits()
+        expected = splits[fold][names.VALIDATED] if fold < len(splits) else validated
+        if others := sorted(set(validated) - set(expected)):
+            raise LabelSetError(
+                f"{validation}: {some(others)}: not in the validation of fold {fold}: "
+                f"{self.preprocessed / names.SPLITS} has changed since this fold was validated: "
+                "restore it, or train the fold again"
+            )
+
+    def _splits(self) -> list[dict[str, list[str]]]:
+        """Return the folds; none if they are not at hand."""
+        is_known = (self.preprocessed / names.SPLITS).is_file()
+        return read_splits(self.name) if is_known else []
 
     def _candidate(
         self, name: str, models: tuple[Mapping[str, str], ...], folder: Path

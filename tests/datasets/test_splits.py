@@ -321,8 +321,10 @@ def test_overwrite_names_the_networks_that_were_trained(tmp_path, monkeypatch, c
     (model / "fold_1" / "checkpoint_latest.pth").touch()
     assert main(["splits", "-d", "27", "-k", "2"]) == 0
     assert model.name not in capsys.readouterr().out  # nothing was replaced
-    assert main(["splits", "-d", "27", "-k", "2", "--seed", "7", "--overwrite"]) == 0
+    assert main(["splits", "-d", "27", "--random", "3", "--overwrite"]) == 0
     out = capsys.readouterr().out
     assert f"{model.name} fold 1" in out
     assert "fold 0:" in out
     assert f"{model.name} fold 0" not in out
+    assert main(["splits", "-d", "27", "--random", "3", "--overwrite"]) == 0
+    assert model.name not in capsys.readouterr().out  # the same again

@@ -9,9 +9,11 @@ import re
 import numpy as np
 import pytest
 import SimpleITK as sitk  # noqa: N813
+import torch
 
 from nnunet_labelset import Contract
 from nnunet_labelset.cli import main
+from nnunet_labelset.nnunet.checkpoint_file import STATE
 from nnunet_labelset.nnunet.selection import Candidate, choose, describe_choice
 from nnunet_labelset.nnunet.summary import label_set_summary
 from tests.helpers.commands import error_line
@@ -320,6 +322,29 @@ def test_models_that_were_validated_on_other_cases_are_not_compared(tmp_path, en
     )  # fmt: skip
     assert model.name in message
     assert "f1" in message
+
+
+def test_a_fold_is_not_scored_on_other_cases_than_its_own(tmp_path, environment, capsys):
+    """`splits --overwrite`, `--val`, and predictions of both splits lie in one folder."""
+    results = environment(write_study(tmp_path, npz=False))
+    fold = results / f"{LEAF}__nnUNetPlans__2d" / "fold_0"
+    splits = tmp_path / "preprocessed" / results.name / "splits_final.json"
+    others = [{"train": FOLDS[0], "val": FOLDS[1]}, {"train": FOLDS[1], "val": FOLDS[0]}]
+    splits.write_text(json.dumps(others))
+    arguments = ("901", "-tr", LEAF, "-f", "0", "-c", "2d", "-np", "1")
+    message = error_of(capsys, *arguments)
+    assert str(fold / "validation") in message
+    assert "a0, f0" in message
+    assert str(splits) in message
+    # the splits agree with the predictions, but the network was trained on one of the cases
+    splits.write_text(json.dumps(others[::-1]))
+    state = {STATE: {"training_cases": ["f0", "a1"]}}
+    checkpoint = {"optimizer_state": {"param_groups": [state]}}
+    torch.save(checkpoint, fold / "checkpoint_final.pth")
+    message = error_of(capsys, *arguments)
+    assert str(fold / "validation") in message
+    assert "f0" in message
+    assert "a0" not in message
 
 
 def test_choice_with_undefined_scores(tmp_path):
