@@ -17,7 +17,7 @@ import pytest
 
 from nnunet_labelset.cli import VERBS, module_of
 from nnunet_labelset.io.volume import read_voxels
-from nnunet_labelset.nnunet.discovery import known_trainers
+from nnunet_labelset.nnunet.discovery import PRETRAINED_TRAINER, known_trainers
 from tests.helpers.pictures import write_picture
 from tests.helpers.volumes import write_volume
 
@@ -142,7 +142,8 @@ def test_links_and_trainers_exist(page: Path) -> None:
                 re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings
             }, anchor
     own_classes = re.findall(r"^class (\w+)\(", "\n".join(python_blocks(page)), re.MULTILINE)
-    known = known_trainers() | set(own_classes)
+    fine_tuned = {PRETRAINED_TRAINER, f"{PRETRAINED_TRAINER}Primus"}  # no released nnU-Net
+    known = known_trainers() | fine_tuned | set(own_classes)
     for trainer in re.findall(
         r"\bnnUNetTrainer(?:Label|Leaf|Marginal|Soft|Fully)\w+?(?=__|\b)", text
     ):

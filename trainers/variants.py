@@ -19,7 +19,14 @@ from nnunetv2.training.nnUNetTrainer.variants.training_length.nnUNetTrainer_Xepo
 )
 
 from nnunet_labelset.nnunet.discovery import variant_names
-from nnunet_labelset.trainers import baselines, label_set, leaf_dice, marginal, sigmoid
+from nnunet_labelset.trainers import (
+    baselines,
+    label_set,
+    leaf_dice,
+    marginal,
+    pretrained,
+    sigmoid,
+)
 from nnunet_labelset.training.mixin import LabelSetMixin
 from nnunet_labelset.training.short import ShortMixin
 
@@ -55,7 +62,7 @@ def is_method(candidate: object) -> bool:
     )
 
 
-for module in (baselines, label_set, leaf_dice, marginal, sigmoid):
+for module in (baselines, label_set, leaf_dice, marginal, pretrained, sigmoid):
     for method in filter(is_method, list(vars(module).values())):
         for name in variant_names(method.__name__):
             globals()[name] = make_variant(method, name)

@@ -10,7 +10,7 @@ from nnunet_labelset.contract import BLOCK, Contract
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.nnunet import names
-from nnunet_labelset.nnunet.discovery import known_trainers
+from nnunet_labelset.nnunet.discovery import NO_MIRRORING, PRETRAINED_TRAINER, known_trainers
 from nnunet_labelset.nnunet.extend import extension_trainer, old_labels
 from nnunet_labelset.nnunet.folders import find_dataset
 from nnunet_labelset.nnunet.recommendation import paired_labels, recommended_trainer
@@ -33,6 +33,26 @@ def training_arguments(arguments: Sequence[str]) -> list[str]:
     for flag in ("--npz", "--c", "--val", "--val_best", "--disable_checkpointing"):
         parser.add_argument(flag, action="store_true")
     return _with_trainer(parser, arguments, _trainer_for_training)
+
+
+def fine_tuning_arguments(arguments: Sequence[str]) -> tuple[list[str], str | None]:
+    """Return the arguments of `nnUNetv2_train_pretrained` with a trainer, and its name; no name if
+    they only ask for help, or are wrong.
+    """
+    parser = _parser("-num_gpus", "-device", "-overwrite_ckpt_path")
+    for positional in ("dataset", "configuration", "fold"):
+        parser.add_argument(positional)
+    words = _with_trainer(parser, arguments, _trainer_for_fine_tuning)
+    try:
+        args, _ = parser.parse_known_args(words)
+    except _UnreadableError:
+        return words, None
+    if args.num_gpus not in (None, "1"):
+        raise LabelSetError(
+            f"-num_gpus {args.num_gpus}: the processes of other GPUs would not find "
+            f"{args.trainer}: fine-tune on one GPU"
+        )
+    return words, args.trainer
 
 
 def prediction_arguments(arguments: Sequence[str]) -> list[str]:
@@ -109,6 +129,14 @@ def _trainer_for_training(args: argparse.Namespace) -> str:
     if known is not None:
         trainer, why = extension_trainer(contract, known, outputs), "extending a model"
     print(f"No -tr: training with {trainer}, which is recommended for {why}", flush=True)
+    return trainer
+
+
+def _trainer_for_fine_tuning(args: argparse.Namespace) -> str:
+    dataset_json = read_json(find_dataset(args.dataset, names.PREPROCESSED) / names.DATASET)
+    pairs = paired_labels(Contract.from_dataset_json(dataset_json).leaf_names, dataset_json)
+    trainer = PRETRAINED_TRAINER + (NO_MIRRORING if pairs else "")
+    print(f"No -tr: training with {trainer}", flush=True)
     return trainer
 
 

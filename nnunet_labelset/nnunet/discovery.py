@@ -11,6 +11,7 @@ from pathlib import Path
 from nnunet_labelset.nnunet.names import EXTERNAL_TRAINERS
 
 DEFAULT_TRAINER = "nnUNetTrainerLabelSet"
+PRETRAINED_TRAINER = "nnUNetTrainerLabelSetPretrained"
 # Every trainer of ours has these variants, written in this order: see trainers/variants.py.
 LENGTHS = ("_5epochs", "_50epochs", "_100epochs", "_250epochs", "_short")
 NO_MIRRORING = "_NoMirroring"
@@ -35,6 +36,12 @@ def external_trainers() -> str:
     return os.pathsep.join(dict.fromkeys([trainers_folder(), *given]))
 
 
+def has_pretraining() -> bool:
+    """Tell whether this nnU-Net has trainers that fine-tune checkpoints of nnssl."""
+    package = _folder_of("nnunetv2") / "training" / "nnUNetTrainer" / "pretraining"
+    return (package / "pretrainedTrainer.py").is_file()
+
+
 def known_trainers() -> set[str]:
     """Names of the classes in all folders of trainers.
 
@@ -47,7 +54,7 @@ def known_trainers() -> set[str]:
     sources = (path.read_text(encoding="utf-8", errors="replace") for path in files)
     names = {name for text in sources for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
     methods = [name for name in _classes("nnunet_labelset.trainers") if "_" not in name]
-    return names.union(*map(variant_names, methods))
+    return names.union(methods, *map(variant_names, methods))
 
 
 def variant_names(method: str) -> list[str]:
@@ -78,10 +85,11 @@ def described_trainers() -> dict[str, str]:
 
 
 def _classes(package: str) -> dict[str, ast.ClassDef]:
-    sources = [
-        path.read_text(encoding="utf-8") for path in sorted(_folder_of(package).glob("*.py"))
-    ]
-    nodes = (node for source in sources for node in ast.parse(source).body)
+    paths = sorted(_folder_of(package).glob("*.py"))
+    if not has_pretraining():
+        paths = [path for path in paths if path.name != "pretrained.py"]  # it would define nothing
+    sources = [path.read_text(encoding="utf-8") for path in paths]
+    nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 

@@ -18,6 +18,7 @@ AUGMENTATION_PROCESSES = "nnUNet_n_proc_DA"
 PLAN_AND_PREPROCESS = "nnUNetv2_plan_and_preprocess"
 PREPROCESS = "nnUNetv2_preprocess"
 TRAIN = "nnUNetv2_train"
+TRAIN_PRETRAINED = "nnUNetv2_train_pretrained"  # not in nnU-Net 2.8.1
 PREDICT = "nnUNetv2_predict"
 ENSEMBLE = "nnUNetv2_ensemble"
 EXTRACT_FINGERPRINT = "nnUNetv2_extract_fingerprint"
@@ -100,7 +101,8 @@ def model_name(trainer: str, plans: str, configuration: str) -> str:
 
 def model_words(folder: Path) -> tuple[str, str, str]:
     """Trainer, plans and configuration of a model folder."""
-    trainer, plans, configuration = folder.name.split("__")
+    trainer, others = folder.name.split("__", 1)
+    plans, configuration = others.rsplit("__", 1)  # plans may be called PLANS__from_scratch
     return trainer, plans, configuration
 
 

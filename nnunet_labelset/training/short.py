@@ -76,7 +76,10 @@ class ShortMixin(Trainer):
         super().on_epoch_start()
         seed_everything(setting("seed", 0), self.current_epoch, global_rank())
 
-    def configure_optimizers(self) -> tuple[Any, Any]:
+    def configure_optimizers(self, *stage: str) -> tuple[Any, Any]:
+        """Return the optimizer and its schedule; the stages of a fine-tuning share them."""
+        if stage and self.optimizer is not None:
+            return self.optimizer, self.lr_scheduler
         optimizer = torch.optim.AdamW(
             self.network.parameters(), self.initial_lr, weight_decay=self.weight_decay
         )

@@ -18,6 +18,7 @@ import pytest
 
 from nnunet_labelset.nnunet import logs, names
 from nnunet_labelset.nnunet.checkpoint_file import OUTPUT_LAYERS
+from nnunet_labelset.nnunet.discovery import has_pretraining
 from nnunet_labelset.nnunet.export import CHECKPOINT_KEYS
 from nnunet_labelset.nnunet.summary import NNUNET_METRICS
 from tests.helpers.imports import ROOT, imported_names, modules
@@ -64,7 +65,7 @@ def imported_names_exist() -> None:
         name
         for path in modules().values()
         for name in imported_names(path)
-        if name.startswith("nnunetv2.")
+        if name.startswith("nnunetv2.") and (has_pretraining() or ".pretraining." not in name)
     }
     assert wanted
     for name in sorted(wanted):
@@ -185,6 +186,8 @@ def commands() -> None:
     commands = [name for name in vars(names).values() if str(name).startswith("nnUNetv2_")]
     assert len(commands) >= 10
     for name in commands:
+        if name == names.TRAIN_PRETRAINED and not has_pretraining():
+            continue
         assert name in known, f"nnU-Net has no command {name}"
 
 

@@ -122,6 +122,14 @@ def test_predict_takes_the_only_model(folders: Path, capsys: pytest.CaptureFixtu
         prediction_arguments(arguments)
 
 
+def test_plans_of_a_network_trained_from_scratch_are_found(folders: Path) -> None:
+    plans = "nnsslPlans__from_scratch"  # as nnUNetv2_train_pretrained --from_scratch calls them
+    model = folders / "nnUNet_results" / "Dataset020_Test" / f"nnUNetTrainerX__{plans}__2d"
+    model.mkdir(parents=True)
+    arguments = ["-d", "20", "-c", "2d", "-i", "images", "-o", "out", "-p", plans]
+    assert prediction_arguments(arguments)[-2:] == ["-tr", "nnUNetTrainerX"]
+
+
 @pytest.mark.parametrize("option", [("-device", "cpu"), ("-chk", "checkpoint_best.pth")])
 def test_options_of_nnunet_are_not_taken_for_shorter_ones(
     folders: Path, option: tuple[str, str]
