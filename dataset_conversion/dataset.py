@@ -354,7 +354,7 @@ def _notices(written: Written, folder: Path, remarks: Sequence[str]) -> Iterator
         )
     if written.kept:
         yield f"note: kept from the data set that was replaced: {some(written.kept)}"
-    yield from _note_lines(written.notes)
+    yield from note_lines(written.notes)
     yield from (f"note: {text}" for text in written.slips)
     if written.notes:
         yield f"note: all notes, case by case: {folder / NOTES}"
@@ -363,7 +363,7 @@ def _notices(written: Written, folder: Path, remarks: Sequence[str]) -> Iterator
         yield f"note: test cases without label map: {some(unlabelled)}"
 
 
-def _note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:
+def note_lines(notes: Iterable[tuple[str, Note]]) -> list[str]:
     """Return notes by kind and by what they are about, the most frequent first."""
     kinds: dict[str, dict[str, list[str]]] = {}
     for case, note in notes:

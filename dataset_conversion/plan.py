@@ -100,7 +100,7 @@ def plan(
     names = CaseNames(safe=options.safe_names)
     for source in sources:
         _plan_source(source, result, case_rows, names, options, present)
-    result.renamed = names.renamed
+    result.renamed += names.renamed
     result.problems += case_rows.problems(
         {source.name for source in sources}, set(other_sources), [job.case for job in result.jobs]
     )
@@ -147,6 +147,7 @@ def _plan_source(
             # Not under its name: another case may have it, and is sound.
             result.problems.append((f"{source.name}/{chosen_name}", str(error)))
             continue
+        result.renamed += _renamed_dicom(case, name)
         if _is_undeclared(case, options) and name not in present:
             undeclared.append(name)
         not_drawn |= _plan_case(name, case, result, options)
@@ -158,6 +159,12 @@ def _plan_source(
         result.add_problem(undeclared, _undeclared_text(source, undeclared, leaves))
     if not_drawn:
         result.add_problem(not_drawn, _not_drawn_text(source, not_drawn, leaves))
+
+
+def _renamed_dicom(case: SourceCase, name: str) -> list[Renamed]:
+    """Return the case if the attributes that name it cannot be a file name."""
+    original = case.dicom.original_name if case.dicom is not None else ""
+    return [Renamed(case.where, original, name)] if original not in ("", case.name) else []
 
 
 def _prefix(source: Source, options: Options) -> str:

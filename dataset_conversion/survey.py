@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from nnunet_labelset.contract import Contract, LabelSet
+from nnunet_labelset.dataset_conversion.dataset import note_lines
 from nnunet_labelset.dataset_conversion.job import CaseJob
 from nnunet_labelset.dataset_conversion.meaning import interpret
 from nnunet_labelset.dataset_conversion.plan import Plan
@@ -15,14 +16,15 @@ MOST_NAMES = 20
 
 
 def survey(plan: Plan) -> str:
-    """Return in how many cases each label is annotated, what voxels may be there and why, and which
-    names matched nothing.
+    """Return in how many cases each label is annotated, what voxels may be there and why, which
+    names matched nothing, and the notes.
 
     Cases with a problem are named and not counted.
     """
     problematic = dict.fromkeys(case for case, _ in plan.problems)
     good = [job for job in plan.jobs if job.case not in problematic]
     lines = [*_coverage(plan.labels, good), *_names(plan)]
+    lines += note_lines((job.case, note) for job in good for note in job.notes)
     if problematic:
         lines.append(f"not counted, because of problems: {some(problematic, MOST_NAMES)}")
     return "\n".join(lines)

@@ -74,6 +74,7 @@ class Drawing:
     """A structure set or a segmentation, and the images that it refers to."""
 
     path: Path
+    uid: str
     kind: DrawingKind
     label: str
     date: str  # with time; empty if unknown
@@ -154,9 +155,10 @@ def _read_drawing(path: Path, header: Dataset) -> Drawing:
     time = _first_text(header, "StructureSetTime", "ContentTime")
     return Drawing(
         path=path,
+        uid=str(header.SOPInstanceUID),
         kind=DrawingKind(header.SOPClassUID),
         label=_first_text(header, "StructureSetLabel", "ContentLabel"),
-        date=f"{date} {time}".strip(),
+        date=f"{date} {time}".strip() if date else "",
         approved=header.get("ApprovalStatus") == "APPROVED",
         series=frozenset(str(item.SeriesInstanceUID) for item in series),
         slices=frozenset(str(item.ReferencedSOPInstanceUID) for item in images),

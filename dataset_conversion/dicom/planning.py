@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ class PlannedCase:
     images: list[Path] = field(default_factory=list)
     dicom: DicomCase | None = None
     matching: Matching | None = None
+    original_name: str = ""  # before characters that no file name should have were replaced
     notes: list[Note] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -68,13 +70,9 @@ def plan_cases(
         planned = _plan_case(series, drawings.get(series.uid, []), rules, patterns)
         planned.notes += left_out.get(series.names["PatientID"], [])
         planned.problems += _unreadable(index, {image.path.parent for image in series.slices})
-        name = case_name(series, rules.case) or _unnamed(series, planned, rules.case)
+        name = _named(series, planned, rules.case)
         if name in cases:
-            cases[name].problems.append(
-                f"{series.folder}: {series} is case '{name}' too: choose a series "
-                f'(series = "REGEX"), or name cases apart, e.g. case = '
-                '"{PatientID}_{StudyDate}"'
-            )
+            cases[name].problems.append(_taken(name, series, planned, cases[name]))
         else:
             cases[name] = planned
     lost = [drawing for drawing in strays if drawing.names["PatientID"] not in drawn - {""}]
@@ -90,12 +88,40 @@ def _check_matches(key: str, pattern: re.Pattern, texts: Sequence[str], folder: 
         raise LabelSetError(f"{folder}: {key} = '{pattern.pattern}' matches none of {found}")
 
 
+def _taken(name: str, series: Series, planned: PlannedCase, first: PlannedCase) -> str:
+    """Return why a series cannot have its name, which the case `first` has."""
+    about = f"{series.folder}: {series} is case '{name}' too"
+    if planned.original_name != first.original_name:
+        about += f" ('{first.original_name}' and '{planned.original_name}' as a file name)"
+    return (
+        f'{about}: choose a series (series = "REGEX"), or name cases apart, e.g. case = '
+        '"{PatientID}_{StudyDate}"'
+    )
+
+
+def _named(series: Series, planned: PlannedCase, template: str) -> str:
+    """Return the name of a case; note where it is not what the attributes say."""
+    name = case_name(series, template)
+    if not name:
+        return _unnamed(series, planned, template)
+    planned.original_name = template.format_map(series.names)
+    if planned.original_name != name:
+        about = f"'{planned.original_name}' is '{name}'"
+        planned.notes.append(Note("case renamed for a safe file name", about))
+    return name
+
+
 def _unnamed(series: Series, planned: PlannedCase, template: str) -> str:
     planned.problems.append(
-        f"{series.folder}: {series} has nothing for case = '{template}': name cases after another "
-        'attribute, e.g. case = "{StudyInstanceUID}"'
+        f"{series.folder}: {series} has {_missing(series, template)} for case = '{template}': name "
+        'cases after another attribute, e.g. case = "{StudyInstanceUID}"'
     )
     return f"unnamed_{series.uid}"
+
+
+def _missing(series: Series, template: str) -> str:
+    empty = [word for word in re.findall(r"\{(\w*)\}", template) if not series.names[word]]
+    return f"no {some(empty)}" if empty else "no letters or digits"
 
 
 def _left_over(
@@ -201,13 +227,18 @@ def _unreadable(index: Index, folders: Collection[Path]) -> Iterator[str]:
 
 
 def case_name(source: Series | Drawing, template: str) -> str:
-    """Return the name of a case: the template with DICOM attributes in it. May be empty."""
+    """Return the name of a case: the template with DICOM attributes in it.
+
+    Empty if there is nothing in them, or no PatientID: all such patients would be one.
+    """
     for keyword in re.findall(r"\{(\w*)\}", template):
         if keyword not in NAMING_KEYWORDS:
             raise LabelSetError(
                 f"case = '{template}': no attribute '{keyword}'"
                 f"{did_you_mean(keyword, NAMING_KEYWORDS)}"
             )
+    if "{PatientID}" in template and not source.names["PatientID"]:
+        return ""
     return UNSAFE.sub("_", template.format_map(source.names)).strip("_.+-")
 
 
@@ -219,6 +250,7 @@ def _plan_case(
         stack = sorted_stack(series)
         planned.images = [stack.slices[0].path]
         _check_regular(stack, series, rules)
+        drawings = _without_copies(drawings, planned)
         drawing = _choose(series, drawings, rules)
         frame_of_reference = "" if rules.match_by_folder else series.frame_of_reference
         planned.dicom = DicomCase(stack, drawing, frame_of_reference=frame_of_reference)
@@ -226,7 +258,10 @@ def _plan_case(
             if rules.match_by_folder:
                 about = f"{drawing.path.name} and {series}"
                 planned.notes.append(Note("paired by folder, not by UIDs", about))
-            _add_structures(planned, _drawn_on(planned, series), rules, patterns)
+            rois = _drawn_on(planned, series)
+            _add_structures(planned, rois, rules, patterns)
+            others = [other for other in drawings if other is not drawing]
+            planned.notes += _other_sets(others, rois, rules, patterns)
     except LabelSetError as error:
         planned.problems.append(str(error))
     return planned
@@ -238,6 +273,48 @@ def _check_regular(stack: Stack, series: Series, rules: DicomRules) -> None:
             f"{series.folder}: {series}: {stack.describe_gaps()}: add what is missing, or "
             "'irregular = \"resample\"' makes them equal"
         )
+
+
+def _without_copies(drawings: Sequence[Drawing], planned: PlannedCase) -> list[Drawing]:
+    """Leave out files with the UID and the content of another one, and tell so."""
+    distinct: list[Drawing] = []
+    for drawing in drawings:
+        alike = [other.path for other in distinct if other.uid == drawing.uid]
+        if any(filecmp.cmp(drawing.path, path, shallow=False) for path in alike):
+            planned.notes.append(Note("duplicate files left out", drawing.path.name))
+        else:
+            distinct.append(drawing)
+    return distinct
+
+
+def _other_sets(
+    drawings: Sequence[Drawing],
+    rois: Sequence[Roi],
+    rules: DicomRules,
+    patterns: Sequence[re.Pattern],
+) -> Iterator[Note]:
+    """Yield what is left out with other structure sets than the one with these ROIs."""
+    drawn = [roi.name for roi in rois if not roi.is_empty]
+    missing = [pattern for pattern in patterns if not any(map(pattern.search, drawn))]
+    for drawing in drawings:
+        date = "" if drawing.date else ", without a date"
+        about = f"{drawing.path.name} ('{drawing.label}'{date})"
+        chosen_by = f'structure_sets = "{rules.structure_sets.value}"'
+        yield Note(f"structure sets left out by {chosen_by}", about)
+        yield from _lost(drawing, about, missing)
+
+
+def _lost(drawing: Drawing, about: str, missing: Sequence[re.Pattern]) -> Iterator[Note]:
+    """Yield which ROIs of missing labels are drawn in a structure set that is left out."""
+    try:
+        names = [roi.name for roi in _read_rois(drawing) if not roi.is_empty]
+    except LabelSetError as error:
+        yield Note("structure sets left out, not readable", str(error))
+        return
+    lost = [name for name in names if any(pattern.search(name) for pattern in missing)]
+    if lost:
+        kind = "labels drawn only in a structure set that was left out"
+        yield Note(kind, f"{some(lost)} in {about}")
 
 
 def _choose(series: Series, drawings: Sequence[Drawing], rules: DicomRules) -> Drawing | None:
@@ -255,10 +332,17 @@ def _choose(series: Series, drawings: Sequence[Drawing], rules: DicomRules) -> D
         drawings = [drawing for drawing in drawings if drawing.date == newest and newest]
     if len(drawings) == 1:
         return drawings[0]
+    why = _why_no_newest(drawings, rules)
     raise LabelSetError(
-        f'{several}: choose with structure_set = "REGEX" of its label, or '
+        f'{several}: {why}choose with structure_set = "REGEX" of its label, or '
         'structure_sets = "newest" or "approved"'
     )
+
+
+def _why_no_newest(newest: Sequence[Drawing], rules: DicomRules) -> str:
+    if rules.structure_sets is not SeveralSets.NEWEST:
+        return ""
+    return "the newest have one date: " if newest else "none has a date: "
 
 
 def _drawn_on(planned: PlannedCase, series: Series) -> list[Roi]:

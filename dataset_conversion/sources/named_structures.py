@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.slicer import read_segments
 from nnunet_labelset.dataset_conversion.sources.cases import SourceCase
 from nnunet_labelset.dataset_conversion.sources.manifest import (
@@ -23,6 +24,8 @@ from nnunet_labelset.errors import LabelSetError
 
 if TYPE_CHECKING:  # pydicom is an extra
     from nnunet_labelset.dataset_conversion.dicom.drawing import DicomCase
+
+CT = "CT"  # modality, and the name of a channel that nnU-Net normalises in a way of its own
 
 
 def with_segments(case: SourceCase) -> SourceCase:
@@ -63,11 +66,18 @@ def dicom_cases(source: Source, manifest: Manifest) -> Iterator[SourceCase]:
             source=source,
             name=name,
             files={**images, **_drawn_files(planned.dicom, list(source.labels))},
-            notes=tuple(planned.notes),
+            notes=(*planned.notes, *_channel_notes(planned.dicom, manifest.channels[0])),
             problems=tuple(planned.problems),
             dicom=planned,
             matching=planned.matching,
         )
+
+
+def _channel_notes(case: DicomCase | None, channel: str) -> Iterator[Note]:
+    """Yield that a channel is named after another modality: nnU-Net normalises by that name."""
+    modality = case.stack.modality if case is not None else ""
+    if modality and (modality == CT) != (channel.upper() == CT):
+        yield Note(f"{modality} series in channel '{channel}', by whose name nnU-Net normalises")
 
 
 def _drawn_files(case: DicomCase | None, structures: Sequence[str]) -> dict[Role, Path]:

@@ -39,9 +39,10 @@ kind = "dicom"
 """
 
 
-def run(tmp_path: Path, *arguments: str, keys: str = "") -> int:
+def run(tmp_path: Path, *arguments: str, keys: str = "", channel: str = "CT") -> int:
     manifest = tmp_path / "clinic.toml"
-    manifest.write_text(MANIFEST.replace("{keys}", keys))
+    text = MANIFEST.replace("{keys}", keys).replace('"CT"', f'"{channel}"')
+    manifest.write_text(text)
     source = f"clinic={tmp_path / 'dicom'}"
     return convert(tmp_path, "-m", str(manifest), "--source", source, *arguments)
 

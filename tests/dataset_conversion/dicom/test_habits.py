@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -203,3 +204,100 @@ def test_an_expression_that_leaves_out_everything(
     assert "thorax" in error
     assert key in error
     assert ("'plan'" in error) == (key == "structure_set")
+
+
+@pytest.mark.parametrize(("choice", "date"), [("newest", "20190101"), ("approved", "")])
+@pytest.mark.parametrize("is_template", [False, True])
+def test_structure_sets_that_a_rule_leaves_out_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture, choice: str, date: str, is_template: bool
+) -> None:
+    scan = Scan()
+    chosen = {"Cord": RoiSpec() if is_template else cord(scan)}
+    write_patient(tmp_path / "dicom", scan, chosen)
+
+    def approve(content: pydicom.Dataset) -> None:
+        content.ApprovalStatus = "APPROVED"
+
+    edit(tmp_path / "dicom" / "RS.dcm", approve)
+    rois = {"Cord": cord(scan), "Parotid L": cord(scan), "Parotid R": RoiSpec()}
+    write_structures(tmp_path / "dicom" / "first.dcm", scan, rois, "first plan", date)
+    for arguments in (["--dry-run"], []):
+        assert run(tmp_path, *arguments, keys=f'structure_sets = "{choice}"') == 0
+        output = capsys.readouterr().out
+        (left_out,) = (line for line in output.splitlines() if choice in line)
+        assert "first.dcm ('first plan'" in left_out
+        assert left_out.endswith(": p1")
+        assert ("without a date" in left_out) == (not date)
+        (lost,) = (line for line in output.splitlines() if "Parotid L" in line)
+        assert "first.dcm" in lost
+        assert ("Cord" in lost) == is_template
+        assert "Parotid R" not in lost
+
+
+def test_copies_of_a_structure_set(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Some systems keep the UID of an edited structure set: only equal files are copies."""
+    write_patient(tmp_path / "dicom", Scan())
+    copy = tmp_path / "dicom" / "RS (copy).dcm"
+    shutil.copy(tmp_path / "dicom" / "RS.dcm", copy)
+    assert run(tmp_path) == 0
+    assert "duplicate files left out: RS" in capsys.readouterr().out
+    assert annotated(tmp_path) == {"cord"}
+
+    def rename(content: pydicom.Dataset) -> None:
+        content.StructureSetROISequence[0].ROIName = "Parotid L"
+
+    edit(copy, rename)
+    assert run(tmp_path, "--overwrite") == 1
+    assert copy.name in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("date", "why"), [("", "none has a date"), ("20200103", "one date")])
+def test_structure_sets_without_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture, date: str, why: str
+) -> None:
+    scan = write_patient(tmp_path / "dicom", Scan())
+    for name in ("RS.dcm", "RS2.dcm"):
+        # Each has a time.
+        write_structures(tmp_path / "dicom" / name, scan, {"Cord": cord(scan)}, date=date)
+    assert run(tmp_path, keys='structure_sets = "newest"') == 1
+    assert why in capsys.readouterr().err
+
+
+def test_names_that_no_file_can_have(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write_patient(tmp_path / "dicom" / "a", Scan(patient="gyn 1.5T"))
+    write_patient(tmp_path / "dicom" / "b", Scan(patient="p2"))
+    assert run(tmp_path) == 0
+    output = capsys.readouterr().out
+    assert "'gyn 1.5T' is 'gyn_1.5T'" in output
+    assert "'p2' is" not in output
+    rows = (dataset(tmp_path) / "renamed_cases.csv").read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[-2:] for row in rows[1:]] == [["gyn 1.5T", "gyn_1.5T"]]
+    write_patient(tmp_path / "dicom" / "c", Scan(patient="gyn_1.5T"))
+    assert run(tmp_path, "--overwrite") == 1
+    error = capsys.readouterr().err
+    assert "'gyn 1.5T'" in error
+    assert "'gyn_1.5T'" in error
+
+
+def test_a_date_alone_names_no_patient(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write_patient(tmp_path / "dicom", Scan(patient=""))
+    assert run(tmp_path, keys='case = "{PatientID}_{StudyDate}"') == 1
+    error = capsys.readouterr().err
+    assert "no PatientID" in error
+    assert str(tmp_path / "dicom") in error
+
+
+@pytest.mark.parametrize(("modality", "channel"), [("MR", "CT"), ("CT", "T2"), ("CT", "CT")])
+def test_channels_that_are_named_after_another_modality(
+    tmp_path: Path, capsys: pytest.CaptureFixture, modality: str, channel: str
+) -> None:
+    write_patient(tmp_path / "dicom", Scan())
+
+    def change(content: pydicom.Dataset) -> None:
+        content.Modality = modality
+
+    for path in (tmp_path / "dicom" / "images").rglob("*.dcm"):
+        edit(path, change)
+    assert run(tmp_path, channel=channel) == 0
+    told = f"{modality} series in channel '{channel}'" in capsys.readouterr().out
+    assert told == (modality != channel)
