@@ -15,7 +15,7 @@ from nnunet_labelset.dataset_conversion.records import Origin, read_origin, read
 from nnunet_labelset.datasets.annotate.declaration import protocol_name
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.parallel import map_parallel
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import some, variants
 from nnunet_labelset.nnunet.names import DATASET, LISTED
 from nnunet_labelset.nnunet.publish import PROVENANCE
 from nnunet_labelset.nnunet.raw import (
@@ -224,6 +224,4 @@ def _free_name(labels: Contract, name: str, protocol: Protocol, names: Collectio
     if name in names and ":" not in name:
         missing = protocol.full_set - protocol.annotated - {0}
         name = f"{name}: {protocol_name(labels, missing)}"
-    while name in names:
-        name += "'"
-    return name
+    return next(word for word in variants(name) if word not in names)

@@ -40,7 +40,7 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import write_text
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.tables import csv_text
-from nnunet_labelset.io.text import some
+from nnunet_labelset.io.text import some, variants
 from nnunet_labelset.nnunet.folders import preprocessed_copy
 from nnunet_labelset.nnunet.names import (
     CHANNELS,
@@ -309,8 +309,8 @@ def _protocol_names(
             if len(protocols) > 1:
                 missing = protocol.full_set - protocol.annotated - {0}
                 name = f"{source}: {protocol_name(labels, missing)}"
-            while name in names.values():  # the same gaps, stored in another way
-                name += "'"
+            # Taken: the same gaps, stored in another way.
+            name = next(word for word in variants(name) if word not in names.values())
             names[source, protocol] = name
     return names
 

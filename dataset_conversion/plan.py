@@ -40,7 +40,7 @@ from nnunet_labelset.dataset_conversion.sources.named_structures import dicom_ca
 from nnunet_labelset.dataset_conversion.sources.names import Matching
 from nnunet_labelset.datasets.normalisation import may_use_mask
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.flat import is_flat
+from nnunet_labelset.io.flat import is_flat, refuse_lossy
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.raw import DEFAULT_ENDING, TRAINING
 
@@ -186,7 +186,10 @@ def _plan_case(
     if case.problems and case.source.finds_names:  # without structures, no more to say
         return {}
     try:
-        result.jobs.append(_job(name, case, options))
+        job = _job(name, case, options)
+        for path in filter(None, (*job.labels, job.mask)):
+            refuse_lossy(path)
+        result.jobs.append(job)
     except _NotDrawnError as error:
         return {name: error.structures}
     except LabelSetError as error:

@@ -24,7 +24,7 @@ from nnunet_labelset.dataset_conversion.regrid import (
 )
 from nnunet_labelset.dataset_conversion.slicer import is_placeholder, paint_segments
 from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.flat import LOSSY, PICTURES, is_picture
+from nnunet_labelset.io.flat import PICTURES, is_picture, refuse_lossy
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import some
 from nnunet_labelset.io.volume import (
@@ -96,10 +96,8 @@ class CaseReader:
     def colours(self, volume: Volume, path: Path, image: bool) -> Volume:
         """Return a picture with as many colours as there are channels, or fail."""
         array, place = volume
-        if not image and path.suffix.lower() in LOSSY:
-            raise LabelSetError(
-                f"{path}: JPEG changes values at every outline: export labels and masks as PNG"
-            )
+        if not image:
+            refuse_lossy(path)
         expected = self.job.colours if image else 1
         if place.components == 4 != expected and (array[..., 3] == array[..., 3].max()).all():
             array = self.note(path, "opaque picture, alpha channel left out", array[..., :3])

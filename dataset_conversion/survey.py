@@ -34,7 +34,7 @@ def _coverage(labels: Contract, good: Sequence[CaseJob]) -> Iterator[str]:
     for source in dict.fromkeys(job.source for job in good):
         jobs = [job for job in good if job.source == source]
         labelled = [job for job in jobs if job.labels]
-        yield f"{source}: {len(jobs)} cases, {len(jobs) - len(labelled)} of them without labels"
+        yield f"{source}: {len(jobs)} case(s), {len(jobs) - len(labelled)} of them without labels"
         yield from _labels(labels.leaf_names, labelled)
         yield from _meanings(labels, labelled)
 
@@ -55,6 +55,9 @@ def _meanings(labels: Contract, jobs: Sequence[CaseJob]) -> Iterator[str]:
 def _meaning(labels: Contract, job: CaseJob) -> str:
     meaning = interpret(job.protocol, present=())
     inside, outside = meaning.inside, meaning.label_set_outside
+    values = {meaning.label_set(value) for value in job.protocol.values if value in meaning.values}
+    if {inside, outside, *values} == {labels.full_set}:
+        return "no label is annotated, every voxel may be anything"
     words = f"unlabelled: {labels.words(inside)}"
     if inside != outside:
         words += f" inside the mask, {labels.words(outside)} outside"
@@ -103,9 +106,12 @@ def _names(plan: Plan) -> Iterator[str]:
     if absent:
         why = "if a template made them, 'empty_rois = \"unknown\"' says so"
         yield f"ROIs without contours, taken as absent: {_counted(absent)}; {why}"
+    undrawn = Counter(name for matching in plan.matchings for name in matching.undrawn)
+    if undrawn:
+        yield f"ROIs without closed contours, not annotated: {_counted(undrawn)}"
     several = Counter(name for matching in plan.matchings for name in matching.several)
     for name, count in several.items():
-        yield f"several structures for '{name}' in {count} cases"
+        yield f"several structures for '{name}' in {count} case(s)"
 
 
 def _counted(names: Counter[str]) -> str:

@@ -45,7 +45,7 @@ def draw(roi: Roi, stack: Stack) -> DrawnVoxels:
     notes = []
     if roi.skipped:
         kinds = ", ".join(sorted(set(roi.skipped)))
-        notes.append(f"{len(roi.skipped)} contours left out ({kinds})")
+        notes.append(f"{len(roi.skipped)} contour(s) left out ({kinds})")
     if not roi.contours:
         return DrawnVoxels(None, 0.0, 0.0, tuple(notes))
     planes = _planes(roi, stack, notes)
@@ -54,9 +54,11 @@ def draw(roi: Roi, stack: Stack) -> DrawnVoxels:
     gaps = _slices_between(planes, roi, stack)
     if gaps.between:
         raster = _fill_between(raster, gaps.between, sorted(planes))
-        notes.append(f"{len(gaps.between)} slices between contours interpolated")
+        notes.append(f"{len(gaps.between)} slice(s) between contours interpolated")
     if gaps.left_empty:
-        notes.append(f"{len(gaps.left_empty)} slices without a contour between others, left empty")
+        notes.append(
+            f"{len(gaps.left_empty)} slice(s) without a contour between others, left empty"
+        )
     voxel = math.prod(stack.spacing) * stack.step / 1000
     lost = (
         "lie outside of the image" if _reach_beyond(polygons, stack) else "overlap or are twisted"
@@ -102,7 +104,7 @@ def _planes(roi: Roi, stack: Stack, notes: list[str]) -> dict[int, list[Polygon]
             continue
         planes.setdefault(number, []).append(Polygon(number, contour.points))
     if surplus:
-        notes.append(f"{surplus} contours between slices left out for nearer ones")
+        notes.append(f"{surplus} contour(s) between slices left out for nearer ones")
     return planes
 
 
@@ -117,7 +119,7 @@ def _distinct(contours: Sequence[np.ndarray], notes: list[str]) -> list[np.ndarr
     """Return the contours without repetitions: a contour twice would be its own hole."""
     distinct = {np.round(points, 3).tobytes(): points for points in contours}
     if len(distinct) < len(contours):
-        notes.append(f"{len(contours) - len(distinct)} repeated contours left out")
+        notes.append(f"{len(contours) - len(distinct)} repeated contour(s) left out")
     return list(distinct.values())
 
 

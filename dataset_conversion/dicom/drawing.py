@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from nnunet_labelset.dataset_conversion.dicom.contours import draw
+from nnunet_labelset.dataset_conversion.dicom.contours import DrawnVoxels, draw
 from nnunet_labelset.dataset_conversion.dicom.index import Drawing, DrawingKind
 from nnunet_labelset.dataset_conversion.dicom.pixels import read_pixels
-from nnunet_labelset.dataset_conversion.dicom.polygons import Raster
+from nnunet_labelset.dataset_conversion.dicom.polygons import TOLERATED_VOLUME, Raster
 from nnunet_labelset.dataset_conversion.dicom.stack import Regular, Stack
 from nnunet_labelset.dataset_conversion.dicom.structure_set import Roi, read_structure_set
 from nnunet_labelset.dataset_conversion.notes import OVERLAP, VOLUME, Note
@@ -121,6 +121,19 @@ class DicomReader:
                 raise LabelSetError(f"{self._path}: {error}") from None
             self.notes += [Note("contours", f"{roi.name}: {text}") for text in voxels.notes]
             if voxels.raster is not None:
-                self.notes.append(Note(VOLUME, roi.name, voxels.describe_volume()))
+                stored = self._as_stored(voxels, voxels.raster, roi.name)
+                self.notes.append(Note(VOLUME, roi.name, stored.describe_volume()))
                 rasters.append(voxels.raster)
         return rasters
+
+    def _as_stored(self, voxels: DrawnVoxels, raster: Raster, name: str) -> DrawnVoxels:
+        """Return the voxels with their volume after resampling; a note tells what it changed."""
+        if self.regular is None:
+            return voxels
+        counts = np.zeros(self.case.stack.shape[0])
+        counts[raster.box[0]] = np.count_nonzero(raster.mask, axis=(1, 2))
+        stored = self.regular.volume(counts)
+        if abs(stored - voxels.volume) > TOLERATED_VOLUME * voxels.volume:
+            about = f"{name}: {stored:.4g} ml after resampling, {voxels.volume:.4g} ml before"
+            self.notes.append(Note("contours", about))
+        return replace(voxels, volume=stored)

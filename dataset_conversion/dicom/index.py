@@ -14,6 +14,7 @@ import pydicom
 from pydicom.dataset import Dataset
 
 from nnunet_labelset.dataset_conversion.dicom.slices import Slice, read_slices
+from nnunet_labelset.dataset_conversion.sources.cases import without_excluded
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import list_files, reason
 from nnunet_labelset.io.progress import progress
@@ -95,10 +96,13 @@ class Index:
     unreadable: dict[Path, str] = field(default_factory=dict)
 
 
-def read_index(folder: Path) -> Index:
-    """Return what lies below a folder; files that are not DICOM are left out."""
+def read_index(folder: Path, exclude: Sequence[str] = ()) -> Index:
+    """Return what lies below a folder, but for files that match a pattern of `exclude`; files that
+    are not DICOM are left out.
+    """
     index = Index(folder)
-    for name in progress(list_files(folder), "reading headers", unit="file"):
+    files = without_excluded(list_files(folder), exclude)
+    for name in progress(files, "reading headers", unit="file"):
         _add_file(index, folder / name)
     if not index.series and not index.drawings:
         raise LabelSetError(f"{folder}: no DICOM images or structure sets below this folder")

@@ -48,10 +48,12 @@ class PlannedCase:
 
 
 def plan_cases(
-    folder: Path, rules: DicomRules, structures: Sequence[str]
+    folder: Path, rules: DicomRules, structures: Sequence[str], exclude: Sequence[str] = ()
 ) -> dict[str, PlannedCase]:
-    """Return the cases below a folder. `structures` are regular expressions of ROI names."""
-    index = read_index(folder)
+    """Return the cases below a folder, but for files that match a pattern of `exclude`.
+    `structures` are regular expressions of ROI names.
+    """
+    index = read_index(folder, exclude)
     descriptions = [series.names["SeriesDescription"] for series in index.series.values()]
     _check_matches("series", rules.series, descriptions, folder)
     _check_matches(
@@ -377,7 +379,8 @@ def _add_structures(
     matching = match_names(names, patterns, rules.several_rois, str(path), external)
     empty = _empty(rois, patterns)
     absent = tuple(roi.name for roi in empty if _counts(roi, rules))
-    planned.matching = replace(matching, absent=absent)
+    undrawn = tuple(roi.name for roi in empty if not _counts(roi, rules))
+    planned.matching = replace(matching, absent=absent, undrawn=undrawn)
     planned.problems += matching.problems
     planned.notes += [*matching.notes, *_empty_notes(empty, rules)]
     planned.dicom = replace(

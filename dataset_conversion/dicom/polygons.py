@@ -5,6 +5,7 @@ Pure NumPy. Points are (row, column); pixel `i` reaches from `i - 0.5` to `i + 0
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,9 +74,12 @@ def rasterise(polygons: Sequence[Polygon], shape: tuple[int, int, int]) -> Raste
 
 
 def _take_most_covered(mask: np.ndarray, places: np.ndarray, areas: np.ndarray, count: int) -> None:
-    """Keep `count` of the partly covered voxels; a fixed shuffle breaks ties without a bias."""
-    shuffle = np.random.default_rng(0).permutation(len(places))
-    order = shuffle[np.argsort(-areas[shuffle], kind="stable")]
+    """Keep `count` of the partly covered voxels. A fixed shuffle of the pixels breaks ties without
+    a bias, the same one in all slices: equal contours get equal voxels.
+    """
+    pixels = math.prod(mask.shape[1:])
+    shuffle = np.random.default_rng(0).permutation(pixels)
+    order = np.lexsort((shuffle[places % pixels], -areas))
     flat = mask.reshape(-1)
     flat[places] = False
     flat[places[order[: max(count, 0)]]] = True

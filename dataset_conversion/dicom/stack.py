@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -226,10 +227,17 @@ class Regular:
     def labels(self, array: np.ndarray) -> Volume:
         """Return labels on the regular grid, each voxel from the nearest one of the stack."""
         result = np.empty(self.place.size[::-1], dtype=array.dtype)
-        for number, (below, share) in enumerate(self._neighbours()):
-            nearest = below + (share > 0.5)
+        for number, nearest in enumerate(self._nearest()):
             result[number] = self._shifted(array[nearest], nearest, 0, 0)
         return Volume(result, self.place)
+
+    def volume(self, counts: np.ndarray) -> float:
+        """Return the ml on the regular grid of a structure, from its voxels in every old slice."""
+        return float(counts[self._nearest()].sum() * math.prod(self.place.spacing) / 1000)
+
+    def _nearest(self) -> list[int]:
+        """Return the nearest old slice of every new one."""
+        return [below + (share > 0.5) for below, share in self._neighbours()]
 
     def _neighbours(self) -> list[tuple[int, float]]:
         """Return for every new slice the old one below it, and the share of the one above."""

@@ -60,7 +60,9 @@ def dicom_cases(source: Source, manifest: Manifest) -> Iterator[SourceCase]:
         ) from None
     assert source.folder is not None
     assert source.dicom is not None
-    for name, planned in plan_cases(source.folder, source.dicom, tuple(source.labels)).items():
+    structures = tuple(source.labels)
+    cases = plan_cases(source.folder, source.dicom, structures, source.exclude)
+    for name, planned in cases.items():
         images = {Role(Kind.IMAGE, manifest.channels[0]): path for path in planned.images}
         yield SourceCase(
             source=source,

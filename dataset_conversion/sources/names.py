@@ -23,6 +23,7 @@ class Matching:
     notes: tuple[Note, ...]
     problems: tuple[str, ...]
     absent: tuple[str, ...] = ()  # names that match, of structures that were drawn empty
+    undrawn: tuple[str, ...] = ()  # names that match, of structures whose drawing says nothing
 
 
 def match_names(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import SimpleITK as sitk  # noqa: N813
 
+from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.place import Place
 
 PICTURES = (".png", ".bmp", ".tif")  # endings that nnU-Net reads as flat pictures
@@ -21,6 +22,14 @@ COLOURS = (3, 4)
 def is_picture(path: str | Path) -> bool:
     """Tell whether a file is a picture by its ending; a TIFF may also be a volume."""
     return Path(path).suffix.lower() in (*PICTURES, *LOSSY, ".tiff")
+
+
+def refuse_lossy(path: Path) -> None:
+    """Fail if a label map or mask is stored in a format that changes its values."""
+    if path.suffix.lower() in LOSSY:
+        raise LabelSetError(
+            f"{path}: JPEG changes values at every outline: export labels and masks as PNG"
+        )
 
 
 def is_tiff(path: Path) -> bool:

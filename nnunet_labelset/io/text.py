@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 
 def some(names: Iterable[object], most: int = 5, separator: str = ", ") -> str:
@@ -53,6 +54,13 @@ def _blocks(widths: Sequence[int], width: int | None) -> list[list[int]]:
             blocks.append([0])
         blocks[-1].append(column)
     return blocks
+
+
+def variants(name: str) -> Iterator[str]:
+    """Yield a name, and what it can be called if it is taken: `name (2)`, `name (3)`, ..."""
+    yield name
+    for number in itertools.count(2):
+        yield f"{name} ({number})"
 
 
 def spoken(name: str) -> str:

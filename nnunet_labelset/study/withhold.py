@@ -22,6 +22,7 @@ from nnunet_labelset.datasets.annotate.declaration import protocol_name
 from nnunet_labelset.errors import LabelSetError, did_you_mean
 from nnunet_labelset.io.files import link_file
 from nnunet_labelset.io.parallel import map_parallel
+from nnunet_labelset.io.text import variants
 from nnunet_labelset.io.volume import count_values, integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet import names
 from nnunet_labelset.nnunet.folders import find_dataset, nnunet_folder
@@ -120,9 +121,11 @@ def _contract_of_written(
         if job.withheld:
             name = protocol_name(contract, job.withheld)
         # What was drawn before may differ between cases in which the same labels are withheld.
-        while protocols.setdefault(name, result.protocol) != result.protocol:
-            name += "'"
-        cases[job.name] = name
+        cases[job.name] = next(
+            word
+            for word in variants(name)
+            if protocols.setdefault(word, result.protocol) == result.protocol
+        )
     return replace(contract, protocols=protocols, cases=cases, has_ignore=True)
 
 

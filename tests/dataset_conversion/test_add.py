@@ -233,7 +233,7 @@ def test_a_dry_run_shows_the_new_cases_only(converted: Path, capsys) -> None:
     before = snapshot(converted)
     capsys.readouterr()
     assert run(converted, "--add", "--dry-run") == 0
-    assert "a: 1 cases" in capsys.readouterr().out
+    assert "a: 1 case(s)" in capsys.readouterr().out
     assert snapshot(converted) == before
 
 

@@ -114,6 +114,8 @@ def test_labels_stored_as_jpeg_are_refused(tmp_path, capsys):
     assert "labels/a.jpg: " in error
     assert "labels/b.jpg: " in error
     assert "JPEG" in error
+    assert convert(tmp_path / "raw", "-m", str(manifest), "--dry-run") == 1
+    assert "labels/a.jpg: " in capsys.readouterr().err
 
 
 def test_pictures_and_volumes_do_not_mix(tmp_path, capsys):

@@ -20,7 +20,7 @@ from nnunet_labelset.datasets.annotate.labelled import (
     unrequested_test_cases,
 )
 from nnunet_labelset.errors import LabelSetError, did_you_mean
-from nnunet_labelset.io.text import listed, some
+from nnunet_labelset.io.text import listed, some, variants
 
 COMPLETE = "complete"
 MOST_NAMES = 5  # in the name of a protocol
@@ -323,10 +323,8 @@ def declared_contract(data: LabelledDataset, declarations: Mapping[str, Declarat
                 protocols[name] = kept.with_ignore() if has_ignore else kept
     for case, declaration in declarations.items():
         protocol = declaration.protocol(data.labels.num_leaves, has_ignore)
-        name = declaration.name(data.labels)
-        while protocols.setdefault(name, protocol) != protocol:  # another one has this name
-            name += "'"
-        cases[case] = name
+        names = variants(declaration.name(data.labels))  # another one may have this name
+        cases[case] = next(n for n in names if protocols.setdefault(n, protocol) == protocol)
     return replace(
         data.labels,
         protocols=dict(sorted(protocols.items())),

@@ -572,6 +572,48 @@ def test_dry_run_tells_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not dataset(tmp_path).exists()
 
 
+def test_dry_run_counts_rois_that_say_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    scan = Scan(patient="a")
+    cord = RoiSpec([ellipse(scan, 2, (10, 9), (4, 3))])
+    write_patient(tmp_path / "dicom", scan, {"Cord": cord, "Parotid_L": RoiSpec()})
+    assert run(tmp_path, "--dry-run", keys='empty_rois = "unknown"') == 0
+    assert "Parotid_L (1)" in capsys.readouterr().out
+
+
+def test_dry_run_of_half_a_label(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    write_patient(tmp_path / "dicom", Scan())
+    manifest = tmp_path / "halves.toml"
+    text = MANIFEST.replace("{keys}", "") + '"no such part" = "cord"\n'
+    manifest.write_text(text)
+    source = f"clinic={tmp_path / 'dicom'}"
+    convert(tmp_path, "-m", str(manifest), "--source", source, "--dry-run")
+    output = capsys.readouterr().out
+    assert "every voxel may be anything" in output
+    assert "structure 1" not in output
+
+
+def test_excluded_files_are_overlooked(tmp_path: Path) -> None:
+    for patient in ("a", "b"):
+        write_patient(tmp_path / "dicom" / f"folder_{patient}", Scan(patient=patient))
+    assert run(tmp_path, keys='exclude = ["folder_b/**/*"]') == 0
+    assert set(contract_of(dataset(tmp_path)).cases) == {"a"}
+
+
+def test_the_volume_after_resampling_is_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    heights = [0.0, 3, 6, 9, 15, 18]
+    scan = Scan(shape=(6, 20, 20), heights=heights, patient="a")
+    cord = RoiSpec([ellipse(scan, n, (10, 9), (4, 3)) for n in (2, 3, 4)])
+    write_patient(tmp_path / "dicom", scan, {"Cord": cord})
+    assert run(tmp_path, keys='irregular = "resample"') == 0
+    image = sitk.ReadImage(str(dataset(tmp_path) / "labelsTr" / "a.nii.gz"))
+    voxels = int((label_sets_of(dataset(tmp_path), "a") == {"cord"}).sum())
+    stored = f"{voxels * np.prod(image.GetSpacing()) / 1000:.4g} ml"
+    assert f"Cord: {stored} after resampling" in capsys.readouterr().out
+    assert f'"{stored}, contours' in (dataset(tmp_path) / "conversion_notes.csv").read_text()
+
+
 def test_preset(tmp_path: Path) -> None:
     scan = Scan()
     rois = {

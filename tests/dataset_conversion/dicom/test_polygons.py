@@ -88,6 +88,17 @@ def test_a_thin_structure_keeps_its_volume() -> None:
     assert rasterise([Polygon(0, line)], (1, 6, 24)).volume == 8  # 0.4 * 20
 
 
+def test_equal_contours_fill_equal_voxels() -> None:
+    angle = np.linspace(0, 2 * np.pi, 64, endpoint=False)
+    circle = np.column_stack([8 + 4.2 * np.sin(angle), 8 + 4.2 * np.cos(angle)])
+    polygons = [Polygon(layer, circle) for layer in range(5)]
+    assert abs(rasterise(polygons[:1], (1, 17, 17)).volume - abs(polygons[0].area)) < 1
+    mask = full_mask(polygons, (5, 17, 17))
+    assert abs(mask.sum() - 5 * abs(polygons[0].area)) < 1
+    differing = [int(np.count_nonzero(mask[0] != layer)) for layer in mask]
+    assert max(differing) <= 1
+
+
 @given(seed=st.integers(0, 10_000), corners=st.integers(4, 12))
 def test_random_stars_against_scikit_image(seed: int, corners: int) -> None:
     rng = np.random.default_rng(seed)
