@@ -4,6 +4,7 @@ segmentations that refer to them. UIDs decide, never file names.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,7 +15,6 @@ import pydicom
 from pydicom.dataset import Dataset
 
 from nnunet_labelset.dataset_conversion.dicom.slices import Slice, read_slices
-from nnunet_labelset.dataset_conversion.sources.cases import without_excluded
 from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import list_files, reason
 from nnunet_labelset.io.progress import progress
@@ -96,12 +96,13 @@ class Index:
     unreadable: dict[Path, str] = field(default_factory=dict)
 
 
-def read_index(folder: Path, exclude: Sequence[str] = ()) -> Index:
-    """Return what lies below a folder, but for files that match a pattern of `exclude`; files that
-    are not DICOM are left out.
+def read_index(folder: Path, exclude: Sequence[re.Pattern] = ()) -> Index:
+    """Return what lies below a folder, but for files whose relative path `exclude` matches; files
+    that are not DICOM are left out.
     """
     index = Index(folder)
-    files = without_excluded(list_files(folder), exclude)
+    names = list_files(folder)
+    files = [name for name in names if not any(text.fullmatch(name) for text in exclude)]
     for name in progress(files, "reading headers", unit="file"):
         _add_file(index, folder / name)
     if not index.series and not index.drawings:

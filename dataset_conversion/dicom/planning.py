@@ -48,9 +48,9 @@ class PlannedCase:
 
 
 def plan_cases(
-    folder: Path, rules: DicomRules, structures: Sequence[str], exclude: Sequence[str] = ()
+    folder: Path, rules: DicomRules, structures: Sequence[str], exclude: Sequence[re.Pattern] = ()
 ) -> dict[str, PlannedCase]:
-    """Return the cases below a folder, but for files that match a pattern of `exclude`.
+    """Return the cases below a folder, but for files whose relative path `exclude` matches.
     `structures` are regular expressions of ROI names.
     """
     index = read_index(folder, exclude)

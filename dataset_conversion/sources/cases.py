@@ -126,7 +126,8 @@ def find_cases(
     A pattern with `{structure}` finds one role for every structure.
     """
     files = _candidates(folder, [pattern for chosen in roles.values() for pattern in chosen])
-    files = without_excluded(files, exclude)
+    for regex in map(pattern_regex, exclude):
+        files = [name for name in files if not regex.fullmatch(name)]
     cases: dict[str, dict[Role, list[list[Path]]]] = {}
     for role, patterns in roles.items():
         for pattern in patterns:
@@ -134,12 +135,6 @@ def find_cases(
             for (name, matched_role), paths in groups.items():
                 cases.setdefault(name, {}).setdefault(matched_role, []).append(paths)
     return dict(sorted(cases.items()))
-
-
-def without_excluded(files: Iterable[str], exclude: Iterable[str]) -> list[str]:
-    """Return the relative paths that match none of the patterns."""
-    regexes = [pattern_regex(pattern) for pattern in exclude]
-    return [name for name in files if not any(regex.fullmatch(name) for regex in regexes)]
 
 
 def _candidates(folder: Path, patterns: Sequence[str]) -> list[str]:

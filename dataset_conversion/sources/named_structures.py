@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nnunet_labelset.dataset_conversion.notes import Note
 from nnunet_labelset.dataset_conversion.slicer import read_segments
-from nnunet_labelset.dataset_conversion.sources.cases import SourceCase
+from nnunet_labelset.dataset_conversion.sources.cases import SourceCase, pattern_regex
 from nnunet_labelset.dataset_conversion.sources.manifest import (
     LABEL,
     MASK,
@@ -61,7 +61,8 @@ def dicom_cases(source: Source, manifest: Manifest) -> Iterator[SourceCase]:
     assert source.folder is not None
     assert source.dicom is not None
     structures = tuple(source.labels)
-    cases = plan_cases(source.folder, source.dicom, structures, source.exclude)
+    exclude = [pattern_regex(pattern) for pattern in source.exclude]
+    cases = plan_cases(source.folder, source.dicom, structures, exclude)
     for name, planned in cases.items():
         images = {Role(Kind.IMAGE, manifest.channels[0]): path for path in planned.images}
         yield SourceCase(
