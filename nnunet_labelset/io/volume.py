@@ -217,6 +217,24 @@ def integer_array(array: np.ndarray, path: str | Path, allow_nan: bool = True) -
     return rounded.astype(np.int32)
 
 
+def why_cut_off(array: np.ndarray) -> str | None:
+    """Say why nnU-Net would read other values from this label map; None if it would not.
+
+    nnU-Net cuts fractions off: 2.9999998, which the scaling of a header may leave, becomes 2.
+    """
+    if np.issubdtype(array.dtype, np.integer):
+        return None
+    values = array.astype(np.float32)  # as ITK hands them on
+    inexact = values[values != np.rint(values)]
+    if not inexact.size:
+        return None
+    example = float(inexact.flat[0])
+    return (
+        f"{inexact.size} voxels have values like {example:.8g}, which nnU-Net reads as "
+        f"{int(example)}: save the label map again as integers, without scaling in its header"
+    )
+
+
 def count_values(labels: np.ndarray) -> dict[int, int]:
     """Voxels of every value that occurs in an array of integers."""
     labelled = labels[labels != 0]  # few voxels of a scan, and counting is slower than choosing

@@ -706,3 +706,13 @@ def test_test_label_map_without_protocol(folder):
     errors, warnings = verify(folder)
     assert not errors
     only(warnings, "no protocol for test_1")
+
+
+def test_values_that_nnunet_would_cut_off(folder):
+    """Labels that are saved as floats with the header of integers get a scaling: 3 is 2.9999847."""
+    path = folder / "labelsTr" / "full_1.nii.gz"
+    image = sitk.Cast(sitk.ReadImage(str(path)), sitk.sitkFloat32)
+    sitk.WriteImage(image, str(path))
+    assert verify(folder)[0] == []
+    sitk.WriteImage(image * 0.99999, str(path))
+    only(verify(folder)[0], "full_1.nii.gz", "0.9999", "reads as 0", "integers")

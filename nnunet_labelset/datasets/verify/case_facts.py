@@ -17,6 +17,7 @@ from nnunet_labelset.io.volume import (
     count_values,
     integer_array,
     read_voxels,
+    why_cut_off,
 )
 from nnunet_labelset.nnunet.raw import RawCase
 
@@ -157,11 +158,15 @@ def _read_label(
         facts.problems.append((path, text))
         return None
     try:
-        array = integer_array(array, path)
+        integers = integer_array(array, path)
     except LabelSetError as error:
         text = str(error).removeprefix(f"{path}: ")
         facts.problems.append((path, f"{text}: resample label maps with nearest neighbour"))
         return None
+    if why := why_cut_off(array):
+        facts.problems.append((path, why))
+        return None
+    array = integers
     facts.values = count_values(array)
     facts.label_hash = hashlib.blake2b(
         np.ascontiguousarray(array, np.int32).data, digest_size=16
