@@ -26,7 +26,7 @@ from nnunet_labelset.datasets.annotate.labelled import (
     open_dataset,
     read_all_values,
 )
-from nnunet_labelset.datasets.annotate.masks import apply_masks, written_maps
+from nnunet_labelset.datasets.annotate.masks import apply_masks, view_remarks, written_maps
 from nnunet_labelset.datasets.annotate.remarks import changes, refuse_loss, remarks
 from nnunet_labelset.datasets.annotate.suggestion import suggestion
 from nnunet_labelset.datasets.coverage import coverage_table, format_table, shortened
@@ -243,6 +243,8 @@ def _declare(args: argparse.Namespace, data: LabelledDataset) -> None:
     _print_lines("change: ", changes(data, contract))
     _print_coverage(data, contract)
     _print_lines("note: ", remarks(data, contract, declarations, values))
+    if args.field_of_view:
+        _print_lines("note: ", view_remarks(data, args.field_of_view, declarations, values))
     _print_lines("wrote ", written)
     if jobs:
         _print_masks(declarations, jobs)

@@ -855,6 +855,41 @@ def test_a_named_case_needs_its_field_of_view(folder, masks, tmp_path, capsys):
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["b_2_fov.nii.gz", "b_2.nii", "B_2.nii.gz", "fov_b_2.nii.gz"])
+def test_a_field_of_view_under_a_wrong_name(folder, masks, tmp_path, capsys, name):
+    """It was passed over in silence, and its case counted as examined completely."""
+    (masks / name).write_bytes((masks / "b_1.nii.gz").read_bytes())
+    before = files_below(tmp_path)
+    words = ["--missing", "spleen", "--in", "b_1", "--field-of-view", masks]
+    check_facts(error(capsys, *words), "--field-of-view", name, "'b_2.nii.gz'")
+    assert files_below(tmp_path) == before
+
+
+def test_fields_of_view_that_are_not_used_are_told(folder, masks, capsys):
+    """Of cases that this call does not declare; files that are no images do not matter."""
+    for case in ("b_2", "t_1"):
+        write_volume(masks / f"{case}.nii.gz", read_voxels(masks / "b_1.nii.gz")[0])
+    write_volume(folder / "imagesTs" / "t_1_0000.nii.gz", np.zeros((8, 6, 5), np.float32))
+    (masks / "notes.txt").write_text("drawn in May")
+    words = ["--missing", "spleen", "--in", "b_1", "--field-of-view", masks]
+    assert annotate("--add", *words) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert any("--field-of-view" in line and "b_2, t_1" in line for line in notes)
+    assert not any("everywhere" in line for line in notes)
+
+
+def test_cases_that_count_as_examined_everywhere_are_told(folder, masks, capsys):
+    """Those without a mask and without `ignore` from an earlier call."""
+    assert annotate("--missing", "spleen", "--in", "b_1", "--field-of-view", masks) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert any("a_1, a_2, a_3, b_2" in line and "everywhere" in line for line in notes)
+    (masks / "b_1.nii.gz").rename(masks / "b_2.nii.gz")
+    words = ["--missing", "spleen", "--in", "b_2"]
+    assert annotate("--replace", *words, "--field-of-view", masks) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert any("no mask of a_1, a_2, a_3, which" in line and "everywhere" in line for line in notes)
+
+
 def test_field_of_view_of_another_case(folder, masks, capsys):
     """A mask in which none of the labels lies."""
     labels, _ = read_voxels(folder / "labelsTr" / "b_1.nii.gz")

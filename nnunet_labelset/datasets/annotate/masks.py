@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nnunet_labelset.contract.annotated_table import IMAGE_ENDINGS
 from nnunet_labelset.datasets.annotate.declaration import (
     BEFORE,
     NOT_NAMED,
@@ -24,14 +25,14 @@ from nnunet_labelset.datasets.annotate.declaration import (
 )
 from nnunet_labelset.datasets.annotate.history import NEW_MAPS, check_folders
 from nnunet_labelset.datasets.annotate.labelled import LabelledDataset, Values
-from nnunet_labelset.errors import LabelSetError
-from nnunet_labelset.io.files import case_files
+from nnunet_labelset.errors import LabelSetError, near_miss
+from nnunet_labelset.io.files import case_files, list_files
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.place import geometry_difference
 from nnunet_labelset.io.text import listed, some
 from nnunet_labelset.io.volume import integer_array, read_voxels, write_voxels
 from nnunet_labelset.nnunet.names import LISTED
-from nnunet_labelset.nnunet.raw import file_ending
+from nnunet_labelset.nnunet.raw import file_ending, raw_cases
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def apply_masks(
     if mask_folder:
         masks = _masks(data, mask_folder, declarations, values)
     if view_folder:
+        _check_names(data, view_folder)
         cases = list(declarations)
         views = _mask_files(data, view_folder, cases, "--field-of-view", "is declared")
         _check_views(view_folder, declarations, views)
@@ -131,6 +133,60 @@ def apply_masks(
             jobs[case] = job
             result[case] = _with_masks(declaration, mask, view)
     return result, jobs
+
+
+def _check_names(data: LabelledDataset, folder: Path) -> None:
+    """Refuse image files that belong to no case: the case that was meant would lack its mask."""
+    ending = file_ending(data.dataset_json)
+    cases = [case.name for case in raw_cases(data.folder, data.dataset_json)]
+    expected = {case + ending for case in cases}
+    endings = (ending.lower(), *IMAGE_ENDINGS)
+    problems = []
+    for name in list_files(folder, depth=0):
+        used = next((text for text in endings if name.lower().endswith(text)), None)
+        if used is not None and name not in expected:
+            problems.append(name + _meant_file(name[: -len(used)], cases, ending))
+    if problems:
+        raise LabelSetError(
+            listed(
+                f"--field-of-view {folder}: {len(problems)} file(s) that are named like no case, "
+                f"which is CASE{ending}: rename them, or take them out of the folder:",
+                problems,
+            )
+        )
+
+
+def _meant_file(stem: str, cases: list[str], ending: str) -> str:
+    """Return a hint at the case whose name starts or ends the name of a file, or is close to it."""
+    word = stem.casefold()
+    within = [case for case in cases if word.startswith(case.casefold())]
+    within += [case for case in cases if word.endswith(case.casefold())]
+    if within:
+        return f"; did you mean '{max(within, key=len)}{ending}'?"
+    return near_miss(stem, cases)
+
+
+def view_remarks(
+    data: LabelledDataset, folder: Path, declarations: Declarations, values: Values
+) -> Iterator[str]:
+    """Yield which masks of a folder are not used, and which cases count as examined everywhere."""
+    files = case_files(folder, file_ending(data.dataset_json))
+    if unused := [case for case in files if case not in declarations]:
+        yield (
+            f"--field-of-view {folder}: masks of {some(unused)} are not used: these cases are not "
+            f"declared by this call"
+        )
+    unseen = [
+        case
+        for case, declaration in declarations.items()
+        if declaration.reason == NOT_NAMED and case not in files
+    ]
+    # `ignore` may come from an earlier call
+    if everywhere := [case for case in unseen if data.labels.num_leaves not in values[case]]:
+        yield (
+            f"--field-of-view {folder}: no mask of {some(everywhere)}, which no option names: "
+            f"they count as examined everywhere"
+        )
 
 
 def _check_views(folder: Path, declarations: Declarations, views: Mapping[str, Path]) -> None:
