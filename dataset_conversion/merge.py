@@ -25,8 +25,14 @@ from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.flat import is_picture
 from nnunet_labelset.io.text import some
 from nnunet_labelset.nnunet.folders import find_dataset
-from nnunet_labelset.nnunet.names import CONVERT_DECATHLON, DATASET, dataset_words
-from nnunet_labelset.nnunet.raw import RawCase, channel_names, file_ending, raw_cases
+from nnunet_labelset.nnunet.names import DATASET, dataset_words
+from nnunet_labelset.nnunet.raw import (
+    RawCase,
+    channel_names,
+    file_ending,
+    raw_cases,
+    why_values_come_first,
+)
 
 
 @dataclass
@@ -156,10 +162,7 @@ def _read_json(folder: Path) -> dict[str, Any]:
     content = read_json(path)
     labels = content.get("labels")
     if isinstance(labels, Mapping) and labels and all(str(key).isdigit() for key in labels):
-        raise LabelSetError(
-            f"{path}: in the style of the Medical Segmentation Decathlon: convert it first, "
-            f"{CONVERT_DECATHLON} -i {folder}"
-        )
+        raise LabelSetError(f"{path}: {why_values_come_first(folder, content)}")
     if COMPLETED in content:  # its copies would pass for annotated cases, and be validated
         raise LabelSetError(f"{path}: completed by a model: merge first, complete afterwards")
     return content

@@ -26,6 +26,7 @@ FIND_BEST = "nnUNetv2_find_best_configuration"
 APPLY_POSTPROCESSING = "nnUNetv2_apply_postprocessing"
 INSTALL_MODEL = "nnUNetv2_install_pretrained_model_from_zip"
 CONVERT_DECATHLON = "nnUNetv2_convert_MSD_dataset"
+CONVERT_VERSION_1 = "nnUNetv2_convert_old_nnUNet_dataset"
 
 # a raw data set
 IMAGES_TRAINING = "imagesTr"

@@ -15,6 +15,8 @@ from nnunet_labelset.errors import LabelSetError
 from nnunet_labelset.io.files import case_files, read_json
 from nnunet_labelset.nnunet.names import (
     CHANNELS,
+    CONVERT_DECATHLON,
+    CONVERT_VERSION_1,
     DATASET,
     FILE_ENDING,
     IMAGES_TRAINING,
@@ -87,6 +89,21 @@ def channel_names(dataset_json: Mapping[str, Any]) -> tuple[str, ...]:
             f"Expected 'channel_names' in dataset.json to be as {{'0': 'CT'}}, but got {channels!r}"
         )
     return tuple(str(channels[key]) for key in sorted(channels, key=int))
+
+
+def why_values_come_first(folder: Path, dataset_json: Mapping[str, Any]) -> str:
+    """Say what to do about `labels` that name values, `{"1": "liver"}`, instead of labels."""
+    if CHANNELS in dataset_json:
+        return '\'labels\' has values before names: write {"background": 0, "liver": 1}'
+    if any((folder / IMAGES_TRAINING).glob("*_0000.nii.gz")):
+        return (
+            f"this is a data set of nnU-Net v1: convert it first: {CONVERT_VERSION_1} {folder} "
+            "DatasetXXX_NAME"
+        )
+    return (
+        "this looks like a data set of the Medical Segmentation Decathlon: convert it first: "
+        f"{CONVERT_DECATHLON} -i {folder}"
+    )
 
 
 def without_cases(dataset_json: dict[str, Any]) -> dict[str, Any]:

@@ -245,7 +245,7 @@ def test_a_case_list_renames(tmp_path, capsys):
             {"dataset": {"c": {"images": 3, "label": "x"}}},
             "dataset.c: expected 'images' (a list of files)",
         ),
-        ({"labels": {"0": "background", "1": "liver"}}, "nnUNetv2_convert_MSD_dataset -i"),
+        ({"labels": {"0": "background", "1": "liver"}}, "'labels' has values before names"),
         ({"labels": {"background": 0, "liver": [1]}}, "is a region"),
         ({"file_ending": 3}, "file_ending"),
     ],

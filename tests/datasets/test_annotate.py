@@ -1005,11 +1005,19 @@ def test_every_suggestion_is_accepted(tmp_path, monkeypatch, names, separator):
     assert contract_of(folder).coverage() == {"background": 1, names[0]: 2, names[1]: 1}
 
 
-def test_a_decathlon_data_set_is_told_how_to_convert(folder, capsys):
-    content = {**read_json(folder / "dataset.json"), "labels": {"0": "background", "1": "liver"}}
+def test_values_before_names(folder, capsys):
+    """Labels of nnU-Net v2 the wrong way round, nnU-Net v1, and the Decathlon."""
+    labels = {"0": "background", "1": "liver"}
+    content = {**read_json(folder / "dataset.json"), "labels": labels}
+    words = ("--missing", "liver", "--in", "b_1")
     write_json(folder / "dataset.json", content)
-    message = error(capsys, "--missing", "liver", "--in", "b_1")
-    assert "nnUNetv2_convert_MSD_dataset" in message
+    assert '"background": 0' in error(capsys, *words)
+    content["modality"] = content.pop("channel_names")
+    write_json(folder / "dataset.json", content)
+    assert f"nnUNetv2_convert_old_nnUNet_dataset {folder}" in error(capsys, *words)
+    for path in (folder / "imagesTr").iterdir():
+        path.rename(str(path).replace("_0000", ""))
+    assert f"nnUNetv2_convert_MSD_dataset -i {folder}" in error(capsys, *words)
 
 
 def test_everything_was_drawn(folder, capsys):

@@ -16,8 +16,8 @@ from nnunet_labelset.errors import LabelSetError, near_miss
 from nnunet_labelset.io.files import read_json
 from nnunet_labelset.io.parallel import map_parallel
 from nnunet_labelset.io.text import composed, listed, some
-from nnunet_labelset.nnunet.names import CONVERT_DECATHLON, DATASET, IMAGES_TRAINING
-from nnunet_labelset.nnunet.raw import TRAINING, RawCase, raw_cases
+from nnunet_labelset.nnunet.names import DATASET, IMAGES_TRAINING
+from nnunet_labelset.nnunet.raw import TRAINING, RawCase, raw_cases, why_values_come_first
 
 Values = Mapping[str, Mapping[int, int]]  # case -> value -> voxels
 
@@ -88,21 +88,19 @@ def _labels(folder: Path, dataset_json: Mapping[str, Any], label_names: Sequence
     try:
         return Contract.of_labels(dataset_json, values if label_names else None)
     except LabelSetError as error:
-        hint = "" if label_names else _labels_hint(folder, dataset_json.get("labels"))
+        hint = "" if label_names else _labels_hint(folder, dataset_json)
         raise LabelSetError(f"{folder / DATASET}: {error}{hint}") from None
 
 
-def _labels_hint(folder: Path, labels: Any) -> str:
+def _labels_hint(folder: Path, dataset_json: Mapping[str, Any]) -> str:
     """What to do about labels in a form that nnU-Net v2 or the contract does not know."""
+    labels = dataset_json.get("labels")
     if not isinstance(labels, Mapping):
         return ""
     if any(isinstance(value, (list, tuple)) for value in labels.values()):
         return "; here: --value-names NAME_OF_1 NAME_OF_2 ..."
     if all(str(name).isdigit() for name in labels):
-        return (
-            f"; this looks like a data set of the Medical Segmentation Decathlon or of nnU-Net v1 "
-            f"(value -> name): convert it first: {CONVERT_DECATHLON} -i {folder}"
-        )
+        return f"; {why_values_come_first(folder, dataset_json)}"
     return ""
 
 
