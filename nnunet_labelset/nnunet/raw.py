@@ -19,6 +19,7 @@ from nnunet_labelset.nnunet.names import (
     CONVERT_VERSION_1,
     DATASET,
     FILE_ENDING,
+    FIRST_CHANNEL,
     IMAGES_TRAINING,
     LISTED,
     NUM_TRAINING,
@@ -95,7 +96,7 @@ def why_values_come_first(folder: Path, dataset_json: Mapping[str, Any]) -> str:
     """Say what to do about `labels` that name values, `{"1": "liver"}`, instead of labels."""
     if CHANNELS in dataset_json:
         return '\'labels\' has values before names: write {"background": 0, "liver": 1}'
-    if any((folder / IMAGES_TRAINING).glob("*_0000.nii.gz")):
+    if any((folder / IMAGES_TRAINING).glob(f"*{FIRST_CHANNEL}.nii.gz")):
         return (
             f"this is a data set of nnU-Net v1: convert it first: {CONVERT_VERSION_1} {folder} "
             "DatasetXXX_NAME"
