@@ -382,7 +382,7 @@ def test_a_dry_run_counts_as_the_data_set_does(tmp_path, capsys):
     output, error = capsys.readouterr()
     assert "'c'" in error
     assert "problems: c" in output
-    assert "s: 2 cases" in output
+    assert "s: 2 case(s)" in output
     assert convert(*command, "--dry-run") == 0
     assert "left in 0 of 2, drawn as one with right" in capsys.readouterr().out
     assert not (tmp_path / "raw").exists()

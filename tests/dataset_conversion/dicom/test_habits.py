@@ -86,7 +86,9 @@ def test_rois_that_a_template_made(
     write_patient(tmp_path / "dicom", scan, {"Cord": cord(scan), "Parotid L": RoiSpec()})
     keys = f'empty_rois = "{state}"'
     assert run(tmp_path, "--dry-run", keys=keys) == 0
-    assert ("Parotid L (1)" in capsys.readouterr().out) == (state == "absent")
+    output = capsys.readouterr().out
+    assert "Parotid L (1)" in output
+    assert ("not annotated: Parotid L (1)" in output) == (state == "unknown")
     assert run(tmp_path, keys=keys) == 0
     assert "Parotid L" in capsys.readouterr().out
     assert annotated(tmp_path) == ({"cord", "parotid_left"} if state == "absent" else {"cord"})
